@@ -1,0 +1,33 @@
+# Two commands do all the set-up on a machine that has Python (3.10 to 3.13), pip and make:
+#   make demo    install into .venv and run the main job
+#   make test    install with the test tools, then lint, type-check and test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INPUTS := pyproject.toml constraints.txt src/surgicalmamba/version.py
+
+.PHONY: demo test clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	$(BIN)/surgicalmamba demo
+
+test: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python $(INPUTS)
+	$(PIP) install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/bin/python $(INPUTS)
+	$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	touch $(VENV)/installed $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,3 @@
+from surgicalmamba.cli.main import main
+
+main()

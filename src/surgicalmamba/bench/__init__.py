@@ -1,0 +1,1 @@
+"""Measurements behind `surgicalmamba bench`: medians, 95th percentiles and ratios taken in one run."""

@@ -1,0 +1,50 @@
+"""The `surgicalmamba` command. Verbs are registered here; their heavy imports happen when they run."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from surgicalmamba.cli.doctor import doctor
+from surgicalmamba.errors import SurgicalMambaError
+from surgicalmamba.version import __version__
+
+app = typer.Typer(
+    name="surgicalmamba",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Online surgical phase recognition. Research software, not a medical device.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"surgicalmamba {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options before the verb."""
+
+
+app.command()(doctor)
+
+
+def main() -> None:
+    """Run the command line. An expected error is one line on stderr and exit code 1; misuse is exit code 2."""
+    try:
+        app()
+    except SurgicalMambaError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"surgicalmamba: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)

@@ -1,0 +1,326 @@
+"""Every setting, once: its default, its unit, its source. Absent parts are None, so an ablation builds no module.
+
+Section names below ("section 3.3", "appendix Implementation") refer to the paper; "release" is the authors' public code."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from surgicalmamba.errors import ConfigError
+
+S = TypeVar("S", bound="Section")
+Positive = Annotated[int, Field(gt=0)]
+
+_inside_validation: ContextVar[bool] = ContextVar("inside_validation", default=False)
+
+
+class Section(BaseModel):
+    """A frozen group of settings. Mistakes raise ConfigError in one line; unknown names suggest the nearest known one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: object) -> None:
+            if _inside_validation.get():  # a nested section: the outermost one reports, with the full path
+                super().__init__(**values)
+                return
+            token = _inside_validation.set(True)
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise ConfigError(_one_line(type(self), error)) from None
+            finally:
+                _inside_validation.reset(token)
+
+    def with_(self: S, **changes: object) -> S:
+        """A copy with some settings changed and everything checked again."""
+        return type(self)(**{**dict(self), **changes})
+
+
+def _one_line(section: type[Section], error: ValidationError) -> str:
+    """The first problem of a pydantic error as one sentence, with the dotted name of the setting."""
+    problem = error.errors(include_url=False)[0]
+    path = [str(part) for part in problem["loc"]]
+    name = ".".join(path) or section.__name__
+    if problem["type"] == "extra_forbidden":
+        known = _known_names(section, path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known settings: {', '.join(known)}."
+        return f"unknown setting {name!r}: {hint}"
+    if problem["type"] == "missing":
+        return f"setting {name!r} is missing in {section.__name__}."
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{message}" if not path else f"{name}: {message}"
+    return f"{name}={problem['input']!r}: {message}."
+
+
+def _known_names(section: type[Section], path: Sequence[str]) -> list[str]:
+    """The setting names of the section found by following `path` from `section`."""
+    for part in path:
+        annotation = section.model_fields[part].annotation if part in section.model_fields else None
+        inner = [t for t in (annotation, *get_args(annotation)) if isinstance(t, type) and issubclass(t, Section)]
+        if not inner:
+            return []
+        section = inner[0]
+    return list(section.model_fields)
+
+
+def load_config(section: type[S], path: Path, overrides: Sequence[str] = ()) -> S:
+    """Read a YAML file into a section and apply `key.sub=value` overrides."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read config {path}: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"config {path} must be a mapping of settings, not {type(values).__name__}.")
+    try:
+        return section(**override(dict(values), overrides))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def override(values: dict[str, object], overrides: Sequence[str]) -> dict[str, object]:
+    """Apply `key.sub=value` strings to a nested mapping; values are read as YAML, so `null`, `3` and `[1, 2]` work."""
+    import yaml
+
+    for text in overrides:
+        key, found, raw = text.partition("=")
+        if not found or not key:
+            raise ConfigError(f"override {text!r} is not of the form key.sub=value.")
+        *parents, leaf = key.split(".")
+        place = values
+        for part in parents:
+            inner = place.get(part)
+            inner = dict(inner) if isinstance(inner, Mapping) else {}
+            place[part] = inner
+            place = inner
+        place[leaf] = yaml.safe_load(raw)
+    return values
+
+
+def save_config(config: Section, path: Path) -> None:
+    """Write every setting, defaults included, as YAML that `load_config` reads back to an equal section."""
+    import yaml
+
+    Path(path).write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+
+
+class RotationConfig(Section):
+    """State regramming: the content-conditioned rotation of the carried state at chunk boundaries (section 3.5)."""
+
+    rank: Positive = Field(16, description="Rotation planes r per head. Paper: 16.")
+    d_hidden: Positive = Field(128, description="Hidden width of the two per-head networks. Paper: not given; release: 128.")
+    theta_init: float = Field(
+        0.01, gt=0, description="Mean angle at the start, radians. Paper: near 0, so that training starts from plain SSD; release: 1.0."
+    )
+    form: Literal["auto", "low-rank", "dense"] = Field(
+        "auto", description="Solve the 2r x 2r (Woodbury) or the N x N system. 'auto' takes the one measured faster for these sizes."
+    )
+
+
+class IntensityConfig(Section):
+    """Intensity-modulated stepping: the network that raises the slow path's step at phase boundaries (section 3.3)."""
+
+    reduction: Positive = Field(16, description="Hidden width is d_inner divided by this. Paper: 'a small MLP'; release: 16.")
+    intensity_init: float = Field(
+        0.02, gt=0, lt=1, description="Intensity at the start of training. Paper: near 0 inside phases; release: 0.5."
+    )
+
+
+class PathConfig(Section):
+    """One SSD path: slow path, fast path and head are three instances of it."""
+
+    carry: Literal["procedure", "clip"] = Field(description="How long the state lives: the whole procedure, or one clip.")
+    chunk_len: Positive = Field(64, description="Frames between two rotations. Paper: 64.")
+    d_state: Positive = Field(64, description="State width N. Paper: 64.")
+    d_head: Positive = Field(64, description="Head width P. Release: 64.")
+    expand: Positive = Field(2, description="Inner width over model width. Release: 2.")
+    d_conv: Annotated[int, Field(ge=2)] = Field(4, description="Taps of the causal depthwise convolution, frames. Release: 4.")
+    dt_rank: Positive | None = Field(None, description="Rank of the step projection; None is ceil(d_model / 16), as in the release.")
+    dt_min: float = Field(0.001, gt=0, description="Smallest initial step. Mamba's usual range.")
+    dt_max: float = Field(0.1, gt=0, description="Largest initial step. Mamba's usual range.")
+    dt_shift: float = Field(0.0, description="Added to the step's bias at the start. Paper: not mentioned; release: -2 in the slow path.")
+    rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; None leaves the carried state unrotated.")
+    intensity: IntensityConfig | None = Field(None, description="Intensity-modulated stepping; the slow path only (section 3.3).")
+
+    @model_validator(mode="after")
+    def _check(self) -> "PathConfig":
+        if self.dt_min > self.dt_max:
+            raise ValueError(f"dt_min={self.dt_min} is larger than dt_max={self.dt_max}; swap them.")
+        if self.rotation is not None and self.rotation.rank > self.d_state:
+            raise ValueError(f"rotation.rank={self.rotation.rank} exceeds d_state={self.d_state}; use a rank of at most d_state.")
+        return self
+
+
+class BlockConfig(Section):
+    """One dual-path block. Without `fast` it is a single-path block whose slow path also emits the gate."""
+
+    slow: PathConfig = Field(PathConfig(carry="procedure", intensity=IntensityConfig()), description="Carries its state across clips.")
+    fast: PathConfig | None = Field(PathConfig(carry="clip"), description="Starts anew every clip, conditioned on the slow path.")
+    ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "BlockConfig":
+        if self.fast is not None and self.fast.intensity is not None:
+            raise ValueError("fast.intensity must be null: the time warp is confined to the slow path (section 3.3 of the paper).")
+        if self.fast is not None and (self.fast.expand, self.fast.d_head) != (self.slow.expand, self.slow.d_head):
+            raise ValueError("slow and fast paths are summed, so expand and d_head must be equal in both.")
+        return self
+
+
+class HeadConfig(Section):
+    """The output head: a single-path block that starts anew every clip, and the classifier (section 3.6)."""
+
+    path: PathConfig = Field(
+        PathConfig(carry="clip", chunk_len=32), description="The head's SSD path. Its chunk length is not in the paper; release: 32."
+    )
+    ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "HeadConfig":
+        if self.path.intensity is not None:
+            raise ValueError("path.intensity must be null: the time warp is confined to the slow path (section 3.3 of the paper).")
+        return self
+
+
+class BackboneConfig(Section):
+    """A ConvNeXt frame encoder. The defaults are ConvNeXt-Tiny."""
+
+    depths: tuple[Positive, Positive, Positive, Positive] = Field((3, 3, 9, 3), description="Blocks per stage.")
+    widths: tuple[Positive, Positive, Positive, Positive] = Field((96, 192, 384, 768), description="Channels per stage.")
+    image_size: Positive = Field(224, description="Height and width of a frame, pixels; a multiple of 32. Paper: 224.")
+    frozen_stages: Annotated[int, Field(ge=0, le=4)] = Field(
+        2, description="Stages, from the bottom, that are not trained; the stem is frozen with them. Paper: 2. 0 trains everything."
+    )
+    micro_batch: Positive = Field(32, description="Frames encoded at once: bounds memory on long clips, changes no value.")
+    checkpoint: bool = Field(True, description="Recompute trainable stages in the backward pass instead of storing activations.")
+    mean_rgb: tuple[float, float, float] = Field((0.485, 0.456, 0.406), description="ImageNet mean, for frames scaled to 0..1.")
+    std_rgb: tuple[float, float, float] = Field((0.229, 0.224, 0.225), description="ImageNet deviation, for frames scaled to 0..1.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "BackboneConfig":
+        if self.image_size % 32:
+            near = max(32, round(self.image_size / 32) * 32)
+            raise ValueError(f"image_size={self.image_size} is not a multiple of 32; the nearest one is {near}.")
+        return self
+
+
+class ModelConfig(Section):
+    """The whole network. `ModelConfig()` is the paper's model for seven phases."""
+
+    n_phases: Positive = Field(7, description="Number of phases.")
+    phases: tuple[str, ...] | None = Field(None, description="Phase names in id order; None when only ids are known.")
+    d_model: Positive = Field(768, description="Width of the temporal model. Release: 768.")
+    n_blocks: Positive = Field(4, description="Dual-path blocks K. Paper: 4.")
+    clip_len: Positive = Field(256, description="Frames L after which fast path and head start anew, in training and live. Paper: 256.")
+    d_feature: Positive | None = Field(None, description="Width of the frame features; needed only when there is no backbone.")
+    backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
+    block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
+    head: HeadConfig = Field(HeadConfig(), description="The output head.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelConfig":
+        if self.phases is not None and len(self.phases) != self.n_phases:
+            raise ValueError(f"phases has {len(self.phases)} names but n_phases={self.n_phases}; give one name per phase.")
+        if self.backbone is None and self.d_feature is None:
+            raise ValueError("d_feature is needed when backbone is null; set it to the width of your features.")
+        if self.backbone is not None and self.d_feature not in (None, self.backbone.widths[-1]):
+            raise ValueError(f"d_feature={self.d_feature} contradicts the backbone, which gives {self.backbone.widths[-1]}; leave it out.")
+        for name, path in self.paths().items():
+            d_inner = path.expand * self.d_model
+            if d_inner % path.d_head:
+                raise ValueError(f"{name}.d_head={path.d_head} does not divide the inner width {d_inner} (expand x d_model).")
+            if path.carry == "clip" and path.rotation is not None and path.chunk_len >= self.clip_len:
+                raise ValueError(
+                    f"{name}.chunk_len={path.chunk_len} is not below clip_len={self.clip_len}: the path starts anew before it could "
+                    f"rotate. Use a chunk_len of at most {max(1, self.clip_len // 2)} or set {name}.rotation to null."
+                )
+        return self
+
+    @property
+    def feature_width(self) -> int:
+        """Width of one frame's feature vector, from the backbone or from d_feature."""
+        if self.backbone is not None:
+            return self.backbone.widths[-1]
+        assert self.d_feature is not None
+        return self.d_feature
+
+    def paths(self) -> dict[str, PathConfig]:
+        """The SSD paths that exist, by their dotted setting name."""
+        named = {"block.slow": self.block.slow, "block.fast": self.block.fast, "head.path": self.head.path}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def with_paths(self, **changes: object) -> "ModelConfig":
+        """A copy with the same change made to every SSD path, such as `with_paths(d_state=16)`."""
+        fast = self.block.fast
+        block = self.block.with_(slow=self.block.slow.with_(**changes), fast=None if fast is None else fast.with_(**changes))
+        return self.with_(block=block, head=self.head.with_(path=self.head.path.with_(**changes)))
+
+    @classmethod
+    def preset(cls, name: str, **changes: object) -> "ModelConfig":
+        """A named configuration: `paper`, `release` or `tiny`; `changes` replace top-level settings."""
+        if name not in PRESETS:
+            raise ConfigError(f"unknown preset {name!r}; presets: {', '.join(PRESETS)}.")
+        return PRESETS[name].with_(**changes)
+
+    def variant(self, name: str) -> "ModelConfig":
+        """A row of the paper's component ablation, made by leaving parts out (see VARIANTS)."""
+        if name not in VARIANTS:
+            raise ConfigError(f"unknown variant {name!r}; variants: {', '.join(VARIANTS)}.")
+        without = VARIANTS[name]
+        block = self.block
+        if "fast" in without:
+            block = block.with_(fast=None)
+        if "intensity" in without:
+            block = block.with_(slow=block.slow.with_(intensity=None))
+        config = self.with_(block=block)
+        return config.with_paths(rotation=None) if "rotation" in without else config
+
+
+VARIANTS: dict[str, frozenset[str]] = {
+    "full": frozenset(),
+    "vanilla-mamba2": frozenset({"fast", "intensity", "rotation"}),
+    "z-only": frozenset({"fast", "intensity"}),
+    "without-z": frozenset({"rotation"}),
+    "without-lambda": frozenset({"intensity"}),
+    "without-fast": frozenset({"fast"}),
+}
+"""What each row of the paper's table "Component ablation" leaves out; the smoothness loss is a training setting."""
+
+
+def _release() -> ModelConfig:
+    rotation = RotationConfig(theta_init=1.0)
+    slow = PathConfig(carry="procedure", dt_shift=-2.0, rotation=rotation, intensity=IntensityConfig(intensity_init=0.5))
+    return ModelConfig(
+        clip_len=128,
+        block=BlockConfig(slow=slow, fast=PathConfig(carry="clip", rotation=rotation)),
+        head=HeadConfig(path=PathConfig(carry="clip", chunk_len=32, rotation=rotation)),
+    )
+
+
+def _tiny() -> ModelConfig:
+    config = ModelConfig(
+        d_model=128,
+        n_blocks=2,
+        backbone=BackboneConfig(depths=(2, 2, 4, 2), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0, micro_batch=64),
+    )
+    return config.with_paths(d_state=32, d_head=32, rotation=RotationConfig(rank=4, d_hidden=32))
+
+
+PRESETS: dict[str, ModelConfig] = {"paper": ModelConfig(), "release": _release(), "tiny": _tiny()}
+
+
+def default_dt_rank(d_model: int) -> int:
+    """Rank of the low-rank step projection when none is given: ceil(d_model / 16)."""
+    return math.ceil(d_model / 16)

@@ -1,0 +1,1 @@
+"""From surgical videos and annotations to checked training data. Knows no model."""

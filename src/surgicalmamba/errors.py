@@ -1,0 +1,25 @@
+"""Exceptions a user can meet. Each message is one line: what was wrong, where, and what to do about it."""
+
+
+class SurgicalMambaError(Exception):
+    """Root of every error the package raises for a user's mistake or a broken input. The command line prints it and exits 1."""
+
+
+class ConfigError(SurgicalMambaError):
+    """A setting is unknown, out of range, or contradicts another one."""
+
+
+class InputError(SurgicalMambaError):
+    """A tensor, array or argument has the wrong shape, type or values."""
+
+
+class CheckpointError(SurgicalMambaError):
+    """Weights cannot be read, do not fit the model, or come from a file we refuse to open."""
+
+
+class NonFiniteError(SurgicalMambaError):
+    """A NaN or infinity appeared; the message names where it came from."""
+
+
+class DataError(SurgicalMambaError):
+    """A video, label file or prepared dataset is missing, broken or inconsistent; the message names file and row."""

@@ -1,0 +1,31 @@
+"""Shared fixtures. Tests run on the CPU with synthetic data; one thread per worker, since two workers share the cores."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+def shared_path(relative: str) -> Path:
+    """A file of real data kept beside the repository; the test skips, with the reason, where it is absent."""
+    path = SHARED / relative
+    if not path.exists():
+        pytest.skip(f"shared/{relative} is not here: real reference data lives beside the repository and is not committed")
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """`real_data("cholec80/labels")` is a path below shared/real, or a skip."""
+    return lambda relative: shared_path(f"real/{relative}")
+
+
+@pytest.fixture(scope="session")
+def release_data():
+    """`release_data("fill.py")` is a path below shared/release, or a skip."""
+    return lambda relative: shared_path(f"release/{relative}")
