@@ -141,7 +141,6 @@ class IntensityConfig(Section):
 class PathConfig(Section):
     """One SSD path: slow path, fast path and head are three instances of it."""
 
-    carry: Literal["procedure", "clip"] = Field(description="How long the state lives: the whole procedure, or one clip.")
     chunk_len: Positive = Field(64, description="Frames between two rotations. Paper: 64.")
     d_state: Positive = Field(64, description="State width N. Paper: 64.")
     d_head: Positive = Field(64, description="Head width P. Release: 64.")
@@ -166,8 +165,8 @@ class PathConfig(Section):
 class BlockConfig(Section):
     """One dual-path block. Without `fast` it is a single-path block whose slow path also emits the gate."""
 
-    slow: PathConfig = Field(PathConfig(carry="procedure", intensity=IntensityConfig()), description="Carries its state across clips.")
-    fast: PathConfig | None = Field(PathConfig(carry="clip"), description="Starts anew every clip, conditioned on the slow path.")
+    slow: PathConfig = Field(PathConfig(intensity=IntensityConfig()), description="Carries its state across clips.")
+    fast: PathConfig | None = Field(PathConfig(), description="Starts anew every clip, conditioned on the slow path.")
     ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
 
     @model_validator(mode="after")
@@ -183,7 +182,7 @@ class HeadConfig(Section):
     """The output head: a single-path block that starts anew every clip, and the classifier (section 3.6)."""
 
     path: PathConfig = Field(
-        PathConfig(carry="clip", chunk_len=32), description="The head's SSD path. Its chunk length is not in the paper; release: 32."
+        PathConfig(chunk_len=32), description="The head's SSD path. Its chunk length is not in the paper; release: 32."
     )
     ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
 
@@ -241,7 +240,7 @@ class ModelConfig(Section):
             d_inner = path.expand * self.d_model
             if d_inner % path.d_head:
                 raise ValueError(f"{name}.d_head={path.d_head} does not divide the inner width {d_inner} (expand x d_model).")
-            if path.carry == "clip" and path.rotation is not None and path.chunk_len >= self.clip_len:
+            if name != "block.slow" and path.rotation is not None and path.chunk_len >= self.clip_len:
                 raise ValueError(
                     f"{name}.chunk_len={path.chunk_len} is not below clip_len={self.clip_len}: the path starts anew before it could "
                     f"rotate. Use a chunk_len of at most {max(1, self.clip_len // 2)} or set {name}.rotation to null."
@@ -301,11 +300,11 @@ VARIANTS: dict[str, frozenset[str]] = {
 
 def _release() -> ModelConfig:
     rotation = RotationConfig(theta_init=1.0)
-    slow = PathConfig(carry="procedure", dt_shift=-2.0, rotation=rotation, intensity=IntensityConfig(intensity_init=0.5))
+    slow = PathConfig(dt_shift=-2.0, rotation=rotation, intensity=IntensityConfig(intensity_init=0.5))
     return ModelConfig(
         clip_len=128,
-        block=BlockConfig(slow=slow, fast=PathConfig(carry="clip", rotation=rotation)),
-        head=HeadConfig(path=PathConfig(carry="clip", chunk_len=32, rotation=rotation)),
+        block=BlockConfig(slow=slow, fast=PathConfig(rotation=rotation)),
+        head=HeadConfig(path=PathConfig(chunk_len=32, rotation=rotation)),
     )
 
 

@@ -1,0 +1,43 @@
+"""Where chunks open and close, for any length and position. All boundary arithmetic of the package is here.
+
+A lane is one row of a batch: one procedure on its way. Lanes may stand at different frames, so a boundary belongs to some
+lanes and not to others. The same function cuts a call at clip ends, with `chunk_len` the clip length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Frames `start` to `stop` of a call, free of boundaries inside; `closing` are the lanes whose chunk ends at `stop`."""
+
+    start: int
+    stop: int
+    closing: tuple[int, ...]
+
+
+def closes_after(frames_seen: int, chunk_len: int, clip_len: int | None) -> bool:
+    """Whether a chunk ends once a lane has seen this many frames of its procedure.
+
+    Without `clip_len` the chunk grid runs through the whole procedure. With it, the grid starts anew every clip, and the end of
+    a clip closes nothing: the state is about to be emptied, so there is nothing to rotate."""
+    if clip_len is None:
+        return frames_seen % chunk_len == 0
+    seen_in_clip = frames_seen % clip_len
+    return seen_in_clip != 0 and seen_in_clip % chunk_len == 0
+
+
+def chunk_segments(length: int, frame_index: Sequence[int], chunk_len: int | None, clip_len: int | None = None) -> list[Segment]:
+    """Cut a call of `length` frames at every chunk boundary of every lane.
+
+    frame_index[i] is the number of frames lane i has seen before the call; chunk_len None means that nothing ever closes."""
+    if chunk_len is None:
+        return [Segment(0, length, ())]
+    segments = []
+    start = 0
+    for stop in range(1, length + 1):
+        closing = tuple(lane for lane, seen in enumerate(frame_index) if closes_after(seen + stop, chunk_len, clip_len))
+        if closing or stop == length:
+            segments.append(Segment(start, stop, closing))
+            start = stop
+    return segments

@@ -1,0 +1,126 @@
+"""What a recognizer remembers of a procedure, as frozen records of tensors. The first axis of every tensor is the lane."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T", bound="TensorRecord")
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """A record of tensors, of other records, or of tuples of records; anything else in it is left alone."""
+
+    def map(self: T, function: Callable[..., Tensor], *others: T) -> T:
+        """A record of the same form with `function` applied to every tensor (and to the matching tensors of `others`)."""
+        changed = {f.name: _map(function, *(getattr(record, f.name) for record in (self, *others))) for f in fields(self)}
+        return replace(self, **changed)
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, in a fixed order."""
+        found: list[Tensor] = []
+        self.map(lambda tensor: (found.append(tensor), tensor)[1])
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
+
+    def detach(self: T) -> T:
+        """The same values with no history: gradients stop here."""
+        return self.map(Tensor.detach)
+
+    def to(self: T, device: torch.device | str) -> T:
+        return self.map(lambda tensor: tensor.to(device))
+
+    def select(self: T, lanes: Sequence[int]) -> T:
+        """Only these lanes, in this order."""
+        return self.map(lambda tensor: tensor[list(lanes)])
+
+    def put(self: T, lanes: Sequence[int], part: T) -> T:
+        """A copy in which these lanes hold `part`; the others are untouched."""
+
+        def write(whole: Tensor, values: Tensor) -> Tensor:
+            return whole.index_copy(0, torch.tensor(list(lanes), device=whole.device), values)
+
+        return self.map(write, part)
+
+    def clear(self: T, lanes: Sequence[int]) -> T:
+        """A copy in which these lanes are zero, as before the first frame."""
+        return self.map(lambda tensor: tensor.index_fill(0, torch.tensor(list(lanes), device=tensor.device), 0.0))
+
+
+def _map(function: Callable[..., Tensor], *values: object) -> object:
+    first = values[0]
+    if isinstance(first, Tensor):
+        return function(*values)
+    if isinstance(first, TensorRecord):
+        return first.map(function, *values[1:])  # type: ignore[arg-type]
+    if isinstance(first, tuple) and first and isinstance(first[0], TensorRecord):
+        return tuple(_map(function, *items) for items in zip(*values, strict=True))  # type: ignore[call-overload]
+    return first
+
+
+@dataclass(frozen=True)
+class PathState(TensorRecord):
+    """One SSD path: the recurrent state, the convolution's last inputs, and the running sum of the open chunk's output."""
+
+    ssm: Tensor  # (b, h, p, n)
+    conv_tail: Tensor  # (b, d_conv - 1, d_inner)
+    chunk_sum: Tensor | None  # (b, h, p); None in a path that does not rotate
+
+
+@dataclass(frozen=True)
+class BlockState(TensorRecord):
+    """One block: the slow path, and the fast path where there is one."""
+
+    slow: PathState
+    fast: PathState | None
+
+
+@dataclass(frozen=True)
+class ModelState(TensorRecord):
+    """The whole network between two calls. `frame_index[i]` counts the frames lane i has seen of its procedure."""
+
+    blocks: tuple[BlockState, ...]
+    head: PathState
+    frame_index: tuple[int, ...]
+
+    @property
+    def n_lanes(self) -> int:
+        return len(self.frame_index)
+
+    def select(self, lanes: Sequence[int]) -> "ModelState":
+        """Only these lanes, in this order."""
+        return replace(super().select(lanes), frame_index=tuple(self.frame_index[lane] for lane in lanes))
+
+    def put(self, lanes: Sequence[int], part: "ModelState") -> "ModelState":
+        """A copy in which these lanes hold `part`; the others are untouched."""
+        index = dict(enumerate(self.frame_index)) | dict(zip(lanes, part.frame_index, strict=True))
+        return replace(super().put(lanes, part), frame_index=tuple(index.values()))
+
+    def advance(self, n_frames: int) -> "ModelState":
+        """The same memory with every lane's clock moved on."""
+        return replace(self, frame_index=tuple(seen + n_frames for seen in self.frame_index))
+
+    def reset(self, lanes: Sequence[int]) -> "ModelState":
+        """A copy in which these lanes begin a new procedure."""
+        index = tuple(0 if lane in set(lanes) else seen for lane, seen in enumerate(self.frame_index))
+        return replace(self.clear(lanes), frame_index=index)
+
+    def reset_clip(self, lanes: Sequence[int]) -> "ModelState":
+        """A copy in which these lanes begin a new clip: fast paths and head forget, slow paths carry on."""
+        if not lanes:
+            return self
+        blocks = tuple(replace(b, fast=None if b.fast is None else b.fast.clear(lanes)) for b in self.blocks)
+        return replace(self, blocks=blocks, head=self.head.clear(lanes))
+
+    @staticmethod
+    def stack(states: "Sequence[ModelState]") -> "ModelState":
+        """One batch from several states, lanes in order; the inverse of `select`."""
+        first, *others = states
+        joined = first.map(lambda *tensors: torch.cat(tensors), *others)
+        return replace(joined, frame_index=tuple(seen for state in states for seen in state.frame_index))

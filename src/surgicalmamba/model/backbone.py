@@ -1,0 +1,163 @@
+"""ConvNeXt frame encoder with timm's parameter names. A frame's feature is the spatial mean of the last stage.
+
+ImageNet weights come from a file or a Hub id, in the naming of timm, torchvision, Hugging Face or the original authors."""
+
+import re
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from surgicalmamba.config import BackboneConfig
+from surgicalmamba.errors import CheckpointError, InputError
+
+NORM_EPS = 1e-6
+LAYER_SCALE_INIT = 1e-6
+
+
+class ChannelNorm(nn.LayerNorm):
+    """LayerNorm over the channels of an image batch (n, c, y, x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, 4 * width)
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """Depthwise 7 x 7 convolution, LayerNorm, channel MLP, layer scale, residual."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), LAYER_SCALE_INIT))
+        self.conv_dw = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        self.norm = nn.LayerNorm(width, eps=NORM_EPS)
+        self.mlp = Mlp(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.mlp(self.norm(self.conv_dw(x).permute(0, 2, 3, 1)))
+        return x + (self.gamma * y).permute(0, 3, 1, 2)
+
+
+class Stage(nn.Module):
+    """A downsampling by two (except in the first stage), then blocks."""
+
+    def __init__(self, width_in: int, width: int, depth: int) -> None:
+        super().__init__()
+        shrink = [ChannelNorm(width_in, eps=NORM_EPS), nn.Conv2d(width_in, width, 2, stride=2)] if width_in != width else [nn.Identity()]
+        self.downsample = nn.Sequential(*shrink)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(self.downsample(x))
+
+
+class ConvNeXt(nn.Module):
+    """Frames (n, 3, H, W), ImageNet-normalised, H and W multiples of 32 -> features (n, widths[-1]).
+
+    The classifier's final norm is left out: the temporal model reads the mean of the last stage as it is."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.config = config
+        widths = config.widths
+        self.stem = nn.Sequential(nn.Conv2d(3, widths[0], 4, stride=4), ChannelNorm(widths[0], eps=NORM_EPS))
+        sizes = zip((widths[0], *widths[:-1]), widths, config.depths, strict=True)
+        self.stages = nn.ModuleList(Stage(width_in, width, depth) for width_in, width, depth in sizes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        self._freeze(config.frozen_stages)
+
+    def _freeze(self, n_stages: int) -> None:
+        frozen = [self.stem, *self.stages[:n_stages]] if n_stages else []
+        for module in frozen:
+            module.requires_grad_(False)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        if frames.dim() != 4 or frames.shape[1] != 3 or frames.shape[-1] % 32 or frames.shape[-2] % 32:
+            raise InputError(f"frames have shape {tuple(frames.shape)}; expected (n, 3, H, W) with H and W multiples of 32.")
+        return torch.cat([self._encode(part) for part in frames.split(self.config.micro_batch)])
+
+    def _encode(self, frames: Tensor) -> Tensor:
+        """One micro-batch. Frozen stages keep no activations; trainable ones recompute theirs if so configured."""
+        x = self.stem(frames)
+        n_frozen = self.config.frozen_stages
+        for index, stage in enumerate(self.stages):
+            recompute = self.config.checkpoint and self.training and torch.is_grad_enabled() and index >= n_frozen
+            x = checkpoint(stage, x, use_reentrant=False) if recompute else stage(x)
+        return x.mean((-2, -1))
+
+
+# Other people's names, rewritten to timm's: one table per convention, tried in order on every key.
+_RENAMES: dict[str, tuple[tuple[str, str], ...]] = {
+    "timm": ((r"^(stem\.|stages\.\d+\.(?:downsample|blocks)\.)(.*)$", r"\1\2"),),
+    "torchvision": (
+        (r"^features\.0\.0\.(.*)$", r"stem.0.\1"),
+        (r"^features\.0\.1\.(.*)$", r"stem.1.\1"),
+        (r"^features\.([246])\.([01])\.(weight|bias)$", r"stages.{half}.downsample.\2.\3"),
+        (r"^features\.([1357])\.(\d+)\.block\.0\.(.*)$", r"stages.{half}.blocks.\2.conv_dw.\3"),
+        (r"^features\.([1357])\.(\d+)\.block\.2\.(.*)$", r"stages.{half}.blocks.\2.norm.\3"),
+        (r"^features\.([1357])\.(\d+)\.block\.3\.(.*)$", r"stages.{half}.blocks.\2.mlp.fc1.\3"),
+        (r"^features\.([1357])\.(\d+)\.block\.5\.(.*)$", r"stages.{half}.blocks.\2.mlp.fc2.\3"),
+        (r"^features\.([1357])\.(\d+)\.layer_scale$", r"stages.{half}.blocks.\2.gamma"),
+    ),
+    "Hugging Face": (
+        (r"^(?:convnext\.)?embeddings\.patch_embeddings\.(.*)$", r"stem.0.\1"),
+        (r"^(?:convnext\.)?embeddings\.layernorm\.(.*)$", r"stem.1.\1"),
+        (r"^(?:convnext\.)?encoder\.stages\.(\d+)\.downsampling_layer\.([01])\.(.*)$", r"stages.\1.downsample.\2.\3"),
+        (r"^(?:convnext\.)?encoder\.stages\.(\d+)\.layers\.(\d+)\.dwconv\.(.*)$", r"stages.\1.blocks.\2.conv_dw.\3"),
+        (r"^(?:convnext\.)?encoder\.stages\.(\d+)\.layers\.(\d+)\.layernorm\.(.*)$", r"stages.\1.blocks.\2.norm.\3"),
+        (r"^(?:convnext\.)?encoder\.stages\.(\d+)\.layers\.(\d+)\.pwconv([12])\.(.*)$", r"stages.\1.blocks.\2.mlp.fc\3.\4"),
+        (r"^(?:convnext\.)?encoder\.stages\.(\d+)\.layers\.(\d+)\.layer_scale_parameter$", r"stages.\1.blocks.\2.gamma"),
+    ),
+    "original": (
+        (r"^downsample_layers\.0\.([01])\.(.*)$", r"stem.\1.\2"),
+        (r"^downsample_layers\.([123])\.([01])\.(.*)$", r"stages.\1.downsample.\2.\3"),
+        (r"^stages\.(\d+)\.(\d+)\.dwconv\.(.*)$", r"stages.\1.blocks.\2.conv_dw.\3"),
+        (r"^stages\.(\d+)\.(\d+)\.norm\.(.*)$", r"stages.\1.blocks.\2.norm.\3"),
+        (r"^stages\.(\d+)\.(\d+)\.pwconv([12])\.(.*)$", r"stages.\1.blocks.\2.mlp.fc\3.\4"),
+        (r"^stages\.(\d+)\.(\d+)\.gamma$", r"stages.\1.blocks.\2.gamma"),
+    ),
+}
+# The classifier and its norm, which every published file has and no frame feature needs.
+_CLASSIFIER = re.compile(r"^(head\.|norm\.|classifier\.|(convnext\.)?layernorm\.|norm_pre\.)")
+
+
+def to_timm_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename a ConvNeXt state dict to timm's names, dropping the classifier. Raises when the naming is none we know."""
+    for rules in _RENAMES.values():
+        renamed = {}
+        for key, value in weights.items():
+            name = _rename(key, rules)
+            if name is not None:
+                renamed[name] = value.reshape(-1) if name.endswith("gamma") else value  # torchvision keeps it as (c, 1, 1)
+            elif not _CLASSIFIER.match(key):
+                break
+        else:
+            if renamed:
+                return renamed
+    keys = ", ".join(list(weights)[:3])
+    raise CheckpointError(f"these weights are no ConvNeXt in a naming we know ({', '.join(_RENAMES)}); first keys: {keys}.")
+
+
+def _rename(key: str, rules: tuple[tuple[str, str], ...]) -> str | None:
+    for pattern, target in rules:
+        match = re.match(pattern, key)
+        if match:
+            # torchvision interleaves stages and downsamplings in one list: 1, 3, 5, 7 are stages 0 to 3; 2, 4, 6 lead into 1 to 3.
+            half = int(match[1]) // 2 if "{half}" in target else 0
+            return match.expand(target.replace("{half}", str(half)))
+    return None

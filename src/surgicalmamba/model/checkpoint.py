@@ -1,0 +1,186 @@
+"""Save and load. A checkpoint is a folder with config.json and model.safetensors: loading it needs no flags and runs no code."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from surgicalmamba.config import ModelConfig
+from surgicalmamba.errors import CheckpointError, ConfigError
+from surgicalmamba.version import __version__
+
+if TYPE_CHECKING:
+    from surgicalmamba.model.surgical_mamba import SurgicalMamba
+
+FORMAT = 1
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """How a set of weights differs from what a model needs. Truthy when there is any difference."""
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    misshapen: tuple[str, ...]
+
+    @classmethod
+    def between(cls, needed: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> "Mismatch":
+        wrong = [
+            f"{key} is {tuple(given[key].shape)}, expected {tuple(value.shape)}"
+            for key, value in needed.items()
+            if key in given and given[key].shape != value.shape
+        ]
+        return cls(tuple(k for k in needed if k not in given), tuple(k for k in given if k not in needed), tuple(wrong))
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.unexpected or self.misshapen)
+
+    def __str__(self) -> str:
+        parts = []
+        for label, items in (("missing", self.missing), ("unexpected", self.unexpected), ("mis-shaped", self.misshapen)):
+            if items:
+                more = f" and {len(items) - 3} more" if len(items) > 3 else ""
+                parts.append(f"{len(items)} {label} ({', '.join(items[:3])}{more})")
+        return "; ".join(parts)
+
+
+def fit(model: torch.nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Put weights into a module, all of them and nothing else, or raise with a report."""
+    mismatch = Mismatch.between(model.state_dict(), weights)
+    if mismatch:
+        raise CheckpointError(f"{source} does not fit the model: {mismatch}.")
+    model.load_state_dict(dict(weights))
+
+
+def save(model: "SurgicalMamba", folder: Path, provenance: Mapping[str, object] | None = None) -> None:
+    """Write a checkpoint folder. Each file appears whole or not at all; config.json comes last and marks it complete."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "format": FORMAT,
+        "surgicalmamba": __version__,
+        "model": model.config.model_dump(mode="json"),
+        "provenance": dict(provenance or {}),
+    }
+    weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    part = folder / (WEIGHTS_FILE + ".part")
+    save_file(weights, part, metadata={"format": "pt"})
+    os.replace(part, folder / WEIGHTS_FILE)
+    part = folder / (CONFIG_FILE + ".part")
+    part.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    os.replace(part, folder / CONFIG_FILE)
+
+
+def load(path_or_hub_id: str | Path) -> "SurgicalMamba":
+    """A trained model from a checkpoint folder or a Hugging Face Hub id such as `owner/name`."""
+    from surgicalmamba.model.surgical_mamba import SurgicalMamba
+
+    folder = Path(path_or_hub_id)
+    if not folder.exists() and looks_like_hub_id(str(path_or_hub_id)):
+        folder = fetch(str(path_or_hub_id), CONFIG_FILE).parent
+        fetch(str(path_or_hub_id), WEIGHTS_FILE)
+    about = read_about(folder)
+    try:
+        config = ModelConfig(**about["model"])
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{folder / CONFIG_FILE}: {error}") from None
+    model = SurgicalMamba(config)
+    fit(model, read_weights(folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
+    return model.eval()
+
+
+def read_about(folder: Path) -> dict[str, dict[str, object]]:
+    """What config.json of a checkpoint says: model, version, provenance."""
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise CheckpointError(f"{folder} is no checkpoint: there is no {CONFIG_FILE} in it. Give a folder written by save() or a Hub id.")
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from None
+    if not isinstance(about, dict) or not isinstance(about.get("model"), dict) or not isinstance(about.get("format"), int):
+        raise CheckpointError(f"{file} was not written by surgicalmamba: 'format' and 'model' are expected in it.")
+    if about["format"] > FORMAT:
+        raise CheckpointError(f"{file} has format {about['format']}, this version reads up to {FORMAT}; upgrade surgicalmamba.")
+    return about
+
+
+def looks_like_hub_id(text: str) -> bool:
+    """owner/name, and nothing that reads as a local path."""
+    owner, slash, name = text.partition("/")
+    return bool(slash and owner and name) and "/" not in name and not text.startswith((".", "~")) and "\\" not in text
+
+
+def fetch(hub_id: str, file: str) -> Path:
+    """One file of a Hub repository, from the local cache or the network."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(hub_id, file))
+    except Exception as error:  # the library raises many unrelated classes for absent, private, offline
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"cannot get {file} of Hub repository {hub_id!r}: {reason} "
+            f"Check the id and the network, or download the repository and give its folder."
+        ) from None
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Tensors of a .safetensors file, or of a torch file that holds nothing but tensors. Code in a file is never run."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not file.is_file():
+        raise CheckpointError(f"weights {file} do not exist; check the path.")
+    if file.suffix == ".safetensors":
+        try:
+            return load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file} is not a readable safetensors file (truncated or damaged): {error}") from None
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a foreign file can fail in any way inside the reader
+        raise CheckpointError(f"{file} {_why_unreadable(file, error)}") from None
+    return _state_dict_in(content, file)
+
+
+def _why_unreadable(file: Path, error: Exception) -> str:
+    text = str(error)
+    if "weights_only" in text or "Unsupported global" in text or "Unsupported operand" in text:
+        return "holds Python objects besides tensors; it is refused, because opening it could run code. Re-save its state_dict alone."
+    if file.stat().st_size == 0:
+        return "is empty; download it again."
+    with file.open("rb") as stream:
+        starts_as_zip = stream.read(2) == b"PK"
+    if starts_as_zip:
+        return "is truncated or damaged; download it again."
+    return "is not a torch weights file; give a .pth/.pt file saved by torch or a .safetensors file."
+
+
+def _state_dict_in(content: object, file: Path) -> dict[str, Tensor]:
+    """The state dict itself or the one under "model" or "state_dict", without a data-parallel prefix."""
+    for wrapper in ("model", "state_dict"):
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+        raise CheckpointError(f"{file} holds no state dict; expected tensors by name, alone or under 'model'.")
+    return {str(key).removeprefix("module."): value for key, value in content.items()}
+
+
+def load_backbone(model: "SurgicalMamba", path_or_hub_id: str | Path) -> None:
+    """Put ImageNet weights into a model's backbone, from a file or a Hub id, in any naming `to_timm_names` knows."""
+    from surgicalmamba.model.backbone import to_timm_names
+
+    if model.backbone is None:
+        raise CheckpointError("this model has no backbone to load weights into (config.backbone is null).")
+    file = Path(path_or_hub_id)
+    if not file.exists() and looks_like_hub_id(str(path_or_hub_id)):
+        file = fetch(str(path_or_hub_id), WEIGHTS_FILE)
+    fit(model.backbone, to_timm_names(read_weights(file)), str(file))

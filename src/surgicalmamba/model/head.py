@@ -1,0 +1,27 @@
+"""The output head: a single-path block that starts anew every clip, and the classifier (section 3.6)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from surgicalmamba.config import HeadConfig
+from surgicalmamba.core.state import BlockState, PathState
+from surgicalmamba.model.dual_path import DualPathBlock
+
+
+class PhaseHead(nn.Module):
+    """Mirrors the slow path without cross-clip carry and without intensity, then maps to phase logits."""
+
+    def __init__(self, d_model: int, n_phases: int, config: HeadConfig, clip_len: int) -> None:
+        super().__init__()
+        self.block = DualPathBlock(d_model, config.path, None, config.ffn_ratio, clip_len, slow_carries=False)
+        self.classifier = nn.Linear(d_model, n_phases)
+
+    def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> PathState:
+        return self.block.slow.initial_state(n_lanes, dtype, device)
+
+    def forward(self, x: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
+        """x (b, l, d_model) -> logits (b, l, k) and the new state."""
+        x, _, block_state = self.block(x, BlockState(state, None), frame_index)
+        return self.classifier(x), block_state.slow

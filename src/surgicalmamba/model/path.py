@@ -1,0 +1,120 @@
+"""SSMPath: project, convolve, scan, rotate. Slow path, fast path and head are three instances of it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from surgicalmamba.config import PathConfig, default_dt_rank
+from surgicalmamba.core.chunks import chunk_segments
+from surgicalmamba.core.precision import full, full_dtype
+from surgicalmamba.core.ssd import ssd_scan
+from surgicalmamba.core.state import PathState
+from surgicalmamba.core.timewarp import warp_step
+from surgicalmamba.model.conv import CausalConv
+from surgicalmamba.model.intensity import IntensityNet
+from surgicalmamba.model.rotator import Rotator
+
+
+@dataclass(frozen=True)
+class PathOutput:
+    """What a path gives for a call: its output with skip and without gate, and what else it emits."""
+
+    y: Tensor  # (b, l, d_inner)
+    gate: Tensor | None  # (b, l, d_inner)
+    intensity_logit: Tensor | None  # (b, l)
+    state: PathState
+
+
+class SSMPath(nn.Module):
+    """One selective state-space path over frames, for any number of frames per call.
+
+    Step, B and C come from the convolved input, joined with `condition` where the path has one. `clip_len` is given to a path
+    that starts anew every clip; whoever calls empties its state there."""
+
+    def __init__(self, d_model: int, config: PathConfig, clip_len: int | None, conditioned: bool, emits_gate: bool) -> None:
+        super().__init__()
+        self.config, self.clip_len, self.emits_gate = config, clip_len, emits_gate
+        self.d_inner = d_inner = config.expand * d_model
+        self.n_heads = n_heads = d_inner // config.d_head
+        self.dt_rank = config.dt_rank or default_dt_rank(d_model)
+        self.in_proj = nn.Linear(d_model, (2 if emits_gate else 1) * d_inner, bias=False)  # [x, gate]
+        self.conv = CausalConv(d_inner, config.d_conv)
+        self.select_proj = nn.Linear((2 if conditioned else 1) * d_inner, self.dt_rank + 2 * n_heads * config.d_state, bias=False)
+        self.dt_proj = nn.Linear(self.dt_rank, n_heads)
+        self.A_log = nn.Parameter(torch.empty(n_heads).uniform_(1, 16).log())
+        self.D = nn.Parameter(torch.ones(n_heads))
+        self.intensity = None if config.intensity is None else IntensityNet(d_inner, config.intensity)
+        self.rotator = None if config.rotation is None else Rotator(n_heads, config.d_head, config.d_state, config.rotation)
+        self._init_step()
+
+    def _init_step(self) -> None:
+        """Steps log-uniform between dt_min and dt_max, as in Mamba: heads begin with memories of different lengths."""
+        low, high = math.log(self.config.dt_min), math.log(self.config.dt_max)
+        dt = torch.empty(self.n_heads).uniform_(low, high).exp()
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(torch.log(torch.expm1(dt)) + self.config.dt_shift)  # softplus(bias) = dt when the shift is 0
+            nn.init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
+
+    def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> PathState:
+        """The memory before the first frame: zeros, in full precision whatever the weights are."""
+        c = self.config
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(n_lanes, *shape, dtype=full_dtype(dtype), device=device)
+
+        chunk_sum = None if self.rotator is None else zeros(self.n_heads, c.d_head)
+        return PathState(zeros(self.n_heads, c.d_head, c.d_state), zeros(c.d_conv - 1, self.d_inner), chunk_sum)
+
+    def forward(self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None) -> PathOutput:
+        """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""
+        projected = self.in_proj(u)
+        x, gate = projected.chunk(2, dim=-1) if self.emits_gate else (projected, None)
+        x, tail = self.conv(x, state.conv_tail)
+        x = F.silu(x)
+        dt, B, C, intensity_logit = self._select(x, condition)
+        y, state = self._scan(full(x).unflatten(-1, (self.n_heads, -1)), dt, B, C, replace(state, conv_tail=tail), frame_index)
+        return PathOutput(y.flatten(-2), gate, intensity_logit, state)
+
+    def _select(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """What the recurrence does with each frame: step (b, l, h), write B and read C (b, l, h, n); and the intensity logit."""
+        heads = (self.n_heads, self.config.d_state)
+        width = self.n_heads * self.config.d_state
+        selected = self.select_proj(x if condition is None else torch.cat([x, condition.to(x.dtype)], dim=-1))
+        dt_low, B, C = selected.split([self.dt_rank, width, width], dim=-1)
+        dt = F.softplus(full(F.linear(dt_low, self.dt_proj.weight)) + full(self.dt_proj.bias))
+        intensity_logit = None
+        if self.intensity is not None:
+            intensity_logit = full(self.intensity(x))
+            dt = warp_step(dt, torch.sigmoid(intensity_logit))
+        return dt, full(B).unflatten(-1, heads), full(C).unflatten(-1, heads), intensity_logit
+
+    def _scan(
+        self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]
+    ) -> tuple[Tensor, PathState]:
+        """The SSD scan from boundary to boundary, closing chunks in between. y (b, l, h, p) includes the skip D x."""
+        A = -torch.exp(full(self.A_log))
+        skip = full(self.D)[:, None] * x
+        chunk_len = None if self.rotator is None else self.config.chunk_len
+        outputs = []
+        for segment in chunk_segments(x.shape[1], frame_index, chunk_len, self.clip_len):
+            part = slice(segment.start, segment.stop)
+            y, ssm = ssd_scan(x[:, part], dt[:, part], A, B[:, part], C[:, part], state.ssm)
+            y = y + skip[:, part]
+            chunk_sum = None if state.chunk_sum is None else state.chunk_sum + y.sum(1)
+            state = replace(state, ssm=ssm, chunk_sum=chunk_sum)
+            if segment.closing:
+                state = self.close_chunk(state, segment.closing)
+            outputs.append(y)
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), state
+
+    def close_chunk(self, state: PathState, lanes: Sequence[int]) -> PathState:
+        """End the open chunk of these lanes: rotate what is carried on, and begin a new summary."""
+        assert self.rotator is not None and state.chunk_sum is not None
+        if len(lanes) == state.ssm.shape[0]:
+            ssm = self.rotator(state.ssm, state.chunk_sum / self.config.chunk_len)
+            return replace(state, ssm=ssm, chunk_sum=torch.zeros_like(state.chunk_sum))
+        return state.put(lanes, self.close_chunk(state.select(lanes), range(len(lanes))))
