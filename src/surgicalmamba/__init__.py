@@ -9,9 +9,25 @@ from surgicalmamba.version import __version__
 
 if TYPE_CHECKING:
     from surgicalmamba.config import ModelConfig as ModelConfig
+    from surgicalmamba.core.state import ModelState as ModelState
+    from surgicalmamba.model.checkpoint import load as load
+    from surgicalmamba.model.checkpoint import load_backbone as load_backbone
+    from surgicalmamba.model.recognizer import Output as Output
+    from surgicalmamba.model.release import load_release as load_release
+    from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
+    from surgicalmamba.train import losses as losses
 
 _HOME = {
     "ModelConfig": "surgicalmamba.config",
+    "ModelState": "surgicalmamba.core.state",
+    "Output": "surgicalmamba.model.recognizer",
+    "SurgicalMamba": "surgicalmamba.model.surgical_mamba",
+    "load": "surgicalmamba.model.checkpoint",
+    "load_backbone": "surgicalmamba.model.checkpoint",
+    "load_release": "surgicalmamba.model.release",
+}
+_MODULES = {
+    "losses": "surgicalmamba.train.losses",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

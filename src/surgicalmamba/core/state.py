@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,12 @@ class TensorRecord:
     def tensors(self) -> list[Tensor]:
         """Every tensor, in a fixed order."""
         found: list[Tensor] = []
-        self.map(lambda tensor: (found.append(tensor), tensor)[1])
+
+        def note(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        self.map(note)
         return found
 
     @property
@@ -58,9 +63,9 @@ def _map(function: Callable[..., Tensor], *values: object) -> object:
     if isinstance(first, Tensor):
         return function(*values)
     if isinstance(first, TensorRecord):
-        return first.map(function, *values[1:])  # type: ignore[arg-type]
+        return first.map(function, *cast(tuple[TensorRecord, ...], values[1:]))
     if isinstance(first, tuple) and first and isinstance(first[0], TensorRecord):
-        return tuple(_map(function, *items) for items in zip(*values, strict=True))  # type: ignore[call-overload]
+        return tuple(_map(function, *items) for items in zip(*values, strict=True))
     return first
 
 

@@ -1,12 +1,12 @@
 """The authors' released checkpoints: sizes read from shapes, their parameter names mapped to ours."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from torch import Tensor
 
-from surgicalmamba.config import BackboneConfig, BlockConfig, HeadConfig, IntensityConfig, ModelConfig, PathConfig, RotationConfig
+from surgicalmamba.config import BackboneConfig, BlockConfig, HeadConfig, ModelConfig, PathConfig
 from surgicalmamba.errors import CheckpointError, ConfigError
 from surgicalmamba.model.checkpoint import fit, read_weights
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
@@ -21,7 +21,7 @@ _PATH_PARTS = {
     "UV_mlp": "rotator.planes",
     "S_mlp": "rotator.angles",
 }
-_RULES: tuple[tuple[str, str], ...] = (
+_RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^extractor\.backbone\.(stem|stages)\.", r"backbone.\1."),
     (r"^visual_proj\.", "projector."),
     (r"^frame_norm\.", "norm."),
@@ -61,7 +61,7 @@ def load_release(path: str | Path, clip_len: int = 128, chunk_len: int = 64, hea
 
 
 def to_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the release's parameters; drop what it never uses; its (d, 1, k) convolution kernels become (d, k)."""
+    """Rename the release's parameters, drop what it never uses, and lay out kernels (d, k) and per-head weights (h, in, out)."""
     renamed = {}
     for key, value in weights.items():
         if _UNUSED.search(key):
@@ -69,7 +69,11 @@ def to_our_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         name = key
         for pattern, target in _RULES:
             name = re.sub(pattern, target, name)
-        renamed[name] = value[:, 0] if name.endswith("conv.weight") and value.dim() == 3 else value
+        if name.endswith(".conv.weight") and value.dim() == 3:
+            value = value[:, 0]
+        elif name.endswith((".w1", ".w2")) and value.dim() == 3:
+            value = value.transpose(1, 2)
+        renamed[name] = value
     return renamed
 
 

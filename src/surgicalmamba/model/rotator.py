@@ -12,19 +12,22 @@ from surgicalmamba.core.rotation import Form, faster_form, regram, unit_columns
 
 
 class PerHeadMLP(nn.Module):
-    """A two-layer SiLU network with its own weights for every head, evaluated for all heads at once."""
+    """A two-layer SiLU network with its own weights for every head, evaluated for all heads at once.
+
+    Weights are stored (head, in, out): a product with one row per head then reads them in order."""
 
     def __init__(self, n_heads: int, d_in: int, d_hidden: int, d_out: int) -> None:
         super().__init__()
-        self.w1 = nn.Parameter(_uniform(n_heads, d_hidden, d_in, fan_in=d_in))
+        self.w1 = nn.Parameter(_uniform(n_heads, d_in, d_hidden, fan_in=d_in))
         self.b1 = nn.Parameter(_uniform(n_heads, d_hidden, fan_in=d_in))
-        self.w2 = nn.Parameter(_uniform(n_heads, d_out, d_hidden, fan_in=d_hidden))
+        self.w2 = nn.Parameter(_uniform(n_heads, d_hidden, d_out, fan_in=d_hidden))
         self.b2 = nn.Parameter(_uniform(n_heads, d_out, fan_in=d_hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (b, h, d_in) -> (b, h, d_out)."""
-        hidden = F.silu(torch.einsum("bhi,hki->bhk", x, self.w1) + self.b1)
-        return torch.einsum("bhk,hok->bho", hidden, self.w2) + self.b2
+        rows = x.transpose(0, 1)  # (h, b, d_in)
+        hidden = F.silu(torch.baddbmm(self.b1[:, None], rows, self.w1))
+        return torch.baddbmm(self.b2[:, None], hidden, self.w2).transpose(0, 1)
 
 
 def _uniform(*shape: int, fan_in: int) -> Tensor:

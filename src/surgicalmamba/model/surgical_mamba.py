@@ -1,7 +1,9 @@
 """SurgicalMamba: backbone, projector, K dual-path blocks, output head. One call serves clips, whole videos and single frames."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,9 @@ class SurgicalMamba(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
         self.head = PhaseHead(config.d_model, config.n_phases, config.head, config.clip_len)
 
+    def _blocks(self) -> Iterable[DualPathBlock]:
+        return cast(Iterable[DualPathBlock], self.blocks)
+
     @property
     def n_phases(self) -> int:
         return self.config.n_phases
@@ -45,7 +50,7 @@ class SurgicalMamba(nn.Module):
     def initial_state(self, n_lanes: int) -> ModelState:
         """The memory before the first frame of `n_lanes` procedures."""
         weight = self.head.classifier.weight
-        blocks = tuple(block.initial_state(n_lanes, weight.dtype, weight.device) for block in self.blocks)
+        blocks = tuple(block.initial_state(n_lanes, weight.dtype, weight.device) for block in self._blocks())
         return ModelState(blocks, self.head.initial_state(n_lanes, weight.dtype, weight.device), (0,) * n_lanes)
 
     def forward(self, frames: Tensor, state: ModelState | None = None) -> Output[ModelState]:
@@ -70,23 +75,27 @@ class SurgicalMamba(nn.Module):
         if features.dim() != 3 or features.shape[-1] != self.feature_width:
             raise InputError(f"features have shape {tuple(features.shape)}; expected (batch, frames, {self.feature_width}).")
         self._check_tensor("features", features, state)
-        first = state if state is not None else self.initial_state(features.shape[0])
-        logits, intensities, state = [], [], first
-        for piece in chunk_segments(features.shape[1], first.frame_index, self.config.clip_len):
+        before = state if state is not None else self.initial_state(features.shape[0])
+        output = self._run(features, before)
+        if not torch.isfinite(output.logits).all():
+            raise self._locate_non_finite(features, before)
+        return output
+
+    def _run(self, features: Tensor, state: ModelState) -> Output[ModelState]:
+        """Advance from clip end to clip end; fast paths and head start anew there."""
+        logits, intensities = [], []
+        for piece in chunk_segments(features.shape[1], state.frame_index, self.config.clip_len):
             piece_logits, piece_intensity, state = self._advance(features[:, piece.start : piece.stop], state)
             state = state.reset_clip(piece.closing)
             logits.append(piece_logits)
-            intensities.append(piece_intensity)
-        output = Output(torch.cat(logits, dim=1), _join(intensities), state)
-        if not torch.isfinite(output.logits).all():
-            raise self._locate_non_finite(features, first)
-        return output
+            intensities += [] if piece_intensity is None else [piece_intensity]
+        return Output(torch.cat(logits, dim=1), torch.cat(intensities, dim=1) if intensities else None, state)
 
     def _advance(self, features: Tensor, state: ModelState) -> tuple[Tensor, Tensor | None, ModelState]:
         """Frames that share a clip, through every block. Chunks close inside; clips do not."""
         x = self.projector(features)
         blocks, intensities = [], []
-        for block, block_state in zip(self.blocks, state.blocks, strict=True):
+        for block, block_state in zip(self._blocks(), state.blocks, strict=True):
             x, intensity_logit, block_state = block(x, block_state, state.frame_index)
             blocks.append(block_state)
             intensities.append(intensity_logit)
@@ -109,39 +118,41 @@ class SurgicalMamba(nn.Module):
         if values.shape[0] == 0 or values.shape[1] == 0:
             raise InputError(f"{name} are empty, shape {tuple(values.shape)}; give at least one frame of one procedure.")
         if state is not None and state.n_lanes != values.shape[0]:
-            raise InputError(f"{name} have {values.shape[0]} lanes but the state has {state.n_lanes}; pass the state of the same procedures.")
+            raise InputError(f"{name} have {values.shape[0]} lanes but the state has {state.n_lanes}; pass the state of these procedures.")
         finite = torch.isfinite(values.flatten(2)).all(-1)
         if not finite.all():
             lane, frame = (int(i) for i in (~finite).nonzero()[0])
             seen = state.frame_index[lane] if state is not None else 0
-            raise NonFiniteError(f"{name} hold a NaN or infinity at lane {lane}, frame {seen + frame} of its procedure; check the input there.")
+            raise NonFiniteError(f"{name} hold a NaN or infinity at lane {lane}, frame {seen + frame}; check the input there.")
 
     @torch.no_grad()
     def _locate_non_finite(self, features: Tensor, state: ModelState) -> NonFiniteError:
-        """Repeat a failed call frame by frame and name the first place that is not finite."""
+        """Repeat a failed call lane by lane and frame by frame, and name the first place that is not finite."""
         bad = [name for name, value in self.named_parameters() if not torch.isfinite(value).all()]
         if bad:
-            return NonFiniteError(f"the weight {bad[0]!r} holds a NaN or infinity ({len(bad)} weights do); load an earlier checkpoint.")
-        for lane, seen in enumerate(state.frame_index):
-            memory = state.select([lane])
-            for block, block_state in enumerate(memory.blocks):
-                if not all(torch.isfinite(t).all() for t in block_state.tensors()):
-                    return NonFiniteError(f"the state passed in is not finite in block {block}, lane {lane}, after frame {seen - 1}; start anew.")
-            for frame in range(features.shape[1]):
-                x = self.projector(features[lane : lane + 1, frame : frame + 1])
-                blocks = []
-                for index, block in enumerate(self.blocks):
-                    x, _, block_state = block(x, memory.blocks[index], memory.frame_index)
-                    blocks.append(block_state)
-                    if not torch.isfinite(x).all():
-                        return NonFiniteError(f"block {index} gives a NaN or infinity at lane {lane}, frame {seen + frame} of its procedure.")
-                logits, head = self.head(self.norm(x), memory.head, memory.frame_index)
-                if not torch.isfinite(logits).all():
-                    return NonFiniteError(f"the head gives a NaN or infinity at lane {lane}, frame {seen + frame} of its procedure.")
-                memory = replace(memory, blocks=tuple(blocks), head=head).advance(1)
-                ends = chunk_segments(1, (seen + frame,), self.config.clip_len)[0].closing
-                memory = memory.reset_clip(ends)
-        return NonFiniteError("the logits hold a NaN or infinity that does not recur frame by frame; lower the precision settings.")
+            return NonFiniteError(f"{len(bad)} weights hold a NaN or infinity, the first is {bad[0]!r}; load an earlier checkpoint.")
+        blocks = [f"block {index}" for index in range(len(self.blocks))]
+        broken: list[str] = []
+
+        def watch(name: str) -> Callable[[nn.Module, object, tuple[Tensor, ...]], None]:
+            return lambda _module, _inputs, outputs: None if torch.isfinite(outputs[0]).all() else broken.append(name)
+
+        named = zip([*blocks, "the head"], [*self.blocks, self.head], strict=True)
+        hooks = [module.register_forward_hook(watch(name)) for name, module in named]
+        try:
+            for lane, seen in enumerate(state.frame_index):
+                memory = state.select([lane])
+                for name, block_state in zip(blocks, memory.blocks, strict=True):
+                    if not all(torch.isfinite(tensor).all() for tensor in block_state.tensors()):
+                        return NonFiniteError(f"the state given is not finite in {name}, lane {lane}, before frame {seen}; start anew.")
+                for frame in range(features.shape[1]):
+                    memory = self._run(features[lane : lane + 1, frame : frame + 1], memory).state
+                    if broken:
+                        return NonFiniteError(f"{broken[0]} gives a NaN or infinity at lane {lane}, frame {seen + frame}.")
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return NonFiniteError("the logits hold a NaN or infinity that single frames do not reproduce; check the precision settings.")
 
     def save(self, folder: str | Path, provenance: dict[str, object] | None = None) -> None:
         """Write config.json and model.safetensors, both or neither. `surgicalmamba.load` reads them back."""
@@ -149,7 +160,3 @@ class SurgicalMamba(nn.Module):
 
         save(self, Path(folder), provenance)
 
-
-def _join(parts: list[Tensor | None]) -> Tensor | None:
-    present = [part for part in parts if part is not None]
-    return torch.cat(present, dim=1) if present else None

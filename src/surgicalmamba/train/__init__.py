@@ -1,0 +1,1 @@
+"""Training: the losses of the paper's section "Output head and training objectives"."""

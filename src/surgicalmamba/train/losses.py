@@ -1,0 +1,74 @@
+"""The training objectives of section 3.6: L = L_CE + w_sm L_smooth + w_trans L_trans, over labelled frames.
+
+Labels are integers, -1 where a frame is unlabelled or padding; such frames enter no loss."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+UNLABELLED = -1
+LARGEST_JUMP = 4.0
+"""Changes of a log-probability beyond this count no more, as in MS-TCN: one abrupt frame must not dominate a clip."""
+
+
+def masked_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy over labelled frames; zero when there are none. logits (b, l, k), labels (b, l)."""
+    if not (labels != UNLABELLED).any():
+        return logits.sum() * 0.0
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), class_weights, ignore_index=UNLABELLED, label_smoothing=label_smoothing)
+
+
+def confidence(log_probabilities: Tensor) -> Tensor:
+    """c = 1 - H(p) / log k: one for a certain prediction, zero for a uniform one. (..., k) -> (...)."""
+    entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
+    return 1 - entropy / math.log(log_probabilities.shape[-1])
+
+
+def smoothness(logits: Tensor, labels: Tensor) -> Tensor:
+    """Squared change of the log-probabilities between neighbouring frames, weighted by the confidence at both.
+
+    The paper gives the weighting and not the measure of change; ours is MS-TCN's truncated mean square, whose usual weight of
+    0.15 is also the paper's. Weights and the earlier frame are constants: the loss can be lowered neither by losing confidence
+    nor by rewriting the past. logits (b, l, k), labels (b, l)."""
+    log_p = F.log_softmax(logits, dim=-1)
+    valid = (labels[:, 1:] != UNLABELLED) & (labels[:, :-1] != UNLABELLED)
+    if not valid.any():
+        return logits.sum() * 0.0
+    past = log_p[:, :-1].detach()
+    change = (log_p[:, 1:] - past).abs().clamp(max=LARGEST_JUMP).square().mean(-1)
+    weight = confidence(log_p[:, 1:]).detach() * confidence(past)
+    return (weight * change)[valid].mean()
+
+
+def phase_boundaries(labels: Tensor) -> Tensor:
+    """Frames at which a new phase begins, skipping unlabelled stretches. labels (t) -> indices; frame 0 is none."""
+    labelled = (labels != UNLABELLED).nonzero()[:, 0]
+    names = labels[labelled]
+    return labelled[1:][names[1:] != names[:-1]]
+
+
+def transition_target(labels: Tensor, fps: float = 1.0, rise_s: float = 2.0, fall_s: float = 12.0) -> Tensor:
+    """Where the intensity should rise, eq. (lam_target): an asymmetric Gaussian with its peak of 1 on each new phase's first frame.
+
+    Give the labels of a whole procedure (t), so that a boundary at a clip's edge is not lost; where two bursts overlap the higher
+    one counts. rise_s and fall_s are standard deviations before and after, in seconds (sigma_L = 2, sigma_R = 12)."""
+    boundaries = phase_boundaries(labels)
+    time_s = torch.arange(len(labels), device=labels.device) / fps
+    if len(boundaries) == 0:
+        return torch.zeros_like(time_s)
+    since_s = time_s[None] - boundaries[:, None] / fps  # (n_boundaries, t)
+    width_s = torch.where(since_s < 0, rise_s, fall_s)
+    return torch.exp(-0.5 * (since_s / width_s) ** 2).amax(0)
+
+
+def transition_loss(intensity_logits: Tensor, target: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy of every block's intensity with the target, over labelled frames.
+
+    intensity_logits (b, l, n_blocks), target and labels (b, l)."""
+    valid = labels != UNLABELLED
+    if not valid.any():
+        return intensity_logits.sum() * 0.0
+    wanted = target[..., None].expand_as(intensity_logits).to(intensity_logits.dtype)
+    return F.binary_cross_entropy_with_logits(intensity_logits[valid], wanted[valid])
