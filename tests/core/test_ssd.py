@@ -1,0 +1,98 @@
+"""The chunked scan against its one-frame step and against the recurrence written out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from surgicalmamba.core.ssd import BLOCK_LEN, segment_sum, ssd_scan, ssd_step
+
+
+def step_loop(x, dt, A, B, C, state):
+    outputs = []
+    for t in range(x.shape[1]):
+        y, state = ssd_step(x[:, t], dt[:, t], A, B[:, t], C[:, t], state)
+        outputs.append(y)
+    return torch.stack(outputs, dim=1), state
+
+
+def test_two_frames_by_hand():
+    # one head of width 1, state width 1: h1 = e^{-0.5} 2 + 0.5*3*1, y1 = 4 h1; h2 = e^{-1} h1 + 1*1*2, y2 = -h2
+    def number(*values):
+        return torch.tensor(values, dtype=torch.float64).reshape(1, -1, 1, 1)
+
+    x, B, C = number(3.0, 1.0), number(1.0, 2.0), number(4.0, -1.0)
+    dt = torch.tensor([[[0.5], [1.0]]], dtype=torch.float64)
+    A = torch.tensor([-1.0], dtype=torch.float64)
+    y, state = ssd_scan(x, dt, A, B, C, torch.full((1, 1, 1, 1), 2.0, dtype=torch.float64))
+    h1 = math.exp(-0.5) * 2 + 1.5
+    h2 = math.exp(-1.0) * h1 + 2
+    torch.testing.assert_close(y.flatten(), torch.tensor([4 * h1, -h2], dtype=torch.float64))
+    torch.testing.assert_close(state.flatten(), torch.tensor([h2], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("length", [1, 2, BLOCK_LEN - 1, BLOCK_LEN, BLOCK_LEN + 1, 203])
+def test_scan_and_step_agree_in_value_final_state_and_every_gradient(ssd_inputs, length):
+    inputs = ssd_inputs(length)
+    scan, loop = ssd_scan(*inputs), step_loop(*inputs)
+    weights = [torch.randn_like(part) for part in scan]
+    gradients = []
+    for outputs in (scan, loop):
+        for part in outputs:
+            assert torch.isfinite(part).all()
+        gradients.append(torch.autograd.grad(sum((w * o).sum() for w, o in zip(weights, outputs, strict=True)), inputs))
+    for ours, reference in zip((*scan, *gradients[0]), (*loop, *gradients[1]), strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("block_len", [1, 3, 16, 64, 500])
+def test_the_block_length_changes_no_value(ssd_inputs, block_len):
+    inputs = ssd_inputs(50)
+    y, state = ssd_scan(*inputs, block_len=block_len)
+    reference_y, reference_state = ssd_scan(*inputs)
+    torch.testing.assert_close(y, reference_y, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(state, reference_state, rtol=1e-11, atol=1e-11)
+
+
+def test_scanning_in_pieces_equals_scanning_at_once(ssd_inputs):
+    x, dt, A, B, C, state = ssd_inputs(40)
+    whole, last = ssd_scan(x, dt, A, B, C, state)
+    pieces = []
+    for part in (slice(0, 7), slice(7, 8), slice(8, 40)):
+        y, state = ssd_scan(x[:, part], dt[:, part], A, B[:, part], C[:, part], state)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(state, last, rtol=1e-11, atol=1e-11)
+
+
+def test_segment_sum_holds_sums_between_two_frames():
+    sums = segment_sum(torch.tensor([1.0, 2.0, 4.0]))
+    inf = math.inf
+    assert sums.tolist() == [[0.0, -inf, -inf], [2.0, 0.0, -inf], [6.0, 4.0, 0.0]]
+
+
+def test_a_frame_that_forgets_everything_does_not_spoil_the_precision_of_later_ones(ssd_inputs):
+    # a running total would reach -1e6 at frame 5, and float32 differences of it would lose the small decays that follow
+    x, dt, A, B, C, state = (t.detach().float() for t in ssd_inputs(30))
+    dt = dt.clone()
+    dt[:, 5] = 1e6
+    y, _ = ssd_scan(x, dt, A, B, C, state)
+    reference, _ = step_loop(*(t.double() for t in (x, dt, A, B, C, state)))
+    torch.testing.assert_close(y[:, 6:].double(), reference[:, 6:], rtol=1e-4, atol=1e-4 * float(reference[:, 6:].abs().max()))
+
+
+def test_autocast_does_not_touch_the_scan(ssd_inputs):
+    inputs = [t.detach().float() for t in ssd_inputs(20)]
+    expected = ssd_scan(*inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = ssd_scan(*inputs)
+    assert y.dtype == state.dtype == torch.float32
+    assert torch.equal(y, expected[0]) and torch.equal(state, expected[1])
+
+
+def test_half_precision_inputs_are_lifted_to_float32(ssd_inputs):
+    inputs = [t.detach().bfloat16() for t in ssd_inputs(20)]
+    y, state = ssd_scan(*inputs)
+    reference, _ = ssd_scan(*(t.float() for t in inputs))
+    assert state.dtype == torch.float32
+    assert torch.equal(y, reference)
