@@ -29,3 +29,9 @@ def real_data():
 def release_data():
     """`release_data("fill.py")` is a path below shared/release, or a skip."""
     return lambda relative: shared_path(f"release/{relative}")
+
+
+@pytest.fixture(scope="session")
+def paper_source():
+    """The paper's LaTeX source as text, or a skip."""
+    return shared_path("paper.tex").read_text(encoding="utf-8")

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "serve": {"errors", "config", "core", "model", "data", "stream", "version"},
     "studies": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
     "doctor": {"version"},
+    "selfcheck": {"config", "core", "model"},
     "bench": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
 }
 # Libraries a part must not touch, because it has to import fast or run without them.

@@ -30,13 +30,16 @@ _MODULES = {
     "losses": "surgicalmamba.train.losses",
 }
 
-__all__ = ["__version__", *sorted(_HOME)]
+__all__ = ["__version__", *sorted(_HOME), *sorted(_MODULES)]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'surgicalmamba' has no attribute {name!r}; public names: {', '.join(sorted(_HOME))}")
-    value = getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        value: object = import_module(_MODULES[name])
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'surgicalmamba' has no attribute {name!r}; public names: {', '.join(__all__)}")
     globals()[name] = value
     return value
 

@@ -312,7 +312,7 @@ def _tiny() -> ModelConfig:
     config = ModelConfig(
         d_model=128,
         n_blocks=2,
-        backbone=BackboneConfig(depths=(2, 2, 4, 2), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0, micro_batch=64),
+        backbone=BackboneConfig(depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0, micro_batch=64),
     )
     return config.with_paths(d_state=32, d_head=32, rotation=RotationConfig(rank=4, d_hidden=32))
 

@@ -9,8 +9,10 @@ from surgicalmamba.core import retention as closed
 
 
 def integral(function, low, high, steps=400_001):
+    """The trapezoidal rule."""
     x = np.linspace(low, high, steps)
-    return float(np.trapezoid(function(x), x)) if hasattr(np, "trapezoid") else float(np.trapz(function(x), x))
+    y = function(x)
+    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum())
 
 
 def test_burst_mass_is_the_integral_of_the_target():

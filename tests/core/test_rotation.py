@@ -156,7 +156,7 @@ def test_off_diagonal_blocks_have_rank_at_most_n(one_head):
 
 def test_the_rotation_can_be_moved_into_the_read_out(one_head):
     # effective read-out and SMA view, eq. (sma_general): Q_t W K_s^T with W = Z_{c(s),c(t)}^T
-    x, dt, A, B, C, chunk_len, Z = one_head
+    _, dt, A, B, C, chunk_len, Z = one_head
     M = transfer_matrix(dt, A, B, C, chunk_len, Z)
     t, s = 20, 2  # chunks 3 and 0
     read = Z[0] @ Z[1] @ Z[2] @ C[0, t, 0]
@@ -197,7 +197,8 @@ def test_the_same_write_lands_in_another_direction_after_another_path(planes):
 def test_interval_factors_of_plane_rotations_commute_while_ours_keep_the_order(planes):
     # eq. (m3_interval): rotations that share their planes add angles; dense ones do not commute
     def in_planes(*angles):
-        return torch.block_diag(*[torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]], dtype=torch.float64) for a in angles])
+        turns = [[[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]] for a in angles]
+        return torch.block_diag(*(torch.tensor(turn, dtype=torch.float64) for turn in turns))
 
     R1, R2 = in_planes(0.3, 1.1), in_planes(-0.7, 0.4)
     torch.testing.assert_close(R1 @ R2, R2 @ R1)

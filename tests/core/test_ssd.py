@@ -31,6 +31,24 @@ def test_two_frames_by_hand():
     torch.testing.assert_close(state.flatten(), torch.tensor([h2], dtype=torch.float64))
 
 
+def test_the_recurrence_is_the_zero_order_hold_of_the_continuous_system():
+    # dh/dt = A h + B x with constant A = -0.7, B = 2, x = 3 has h(T) = (e^{AT} - 1) / A B x; the decay is exact for any step,
+    # the write is first order in the step: B-bar = dt B instead of (e^{dt A} - 1) / A B
+    A, duration = -0.7, 5.0
+    exact = (math.exp(A * duration) - 1) / A * 6
+    errors = []
+    for steps in (50, 100, 200):
+        ones = torch.ones(1, steps, 1, 1, dtype=torch.float64)
+        dt = torch.full((1, steps, 1), duration / steps, dtype=torch.float64)
+        empty = torch.zeros(1, 1, 1, 1, dtype=torch.float64)
+        _, state = ssd_scan(3 * ones, dt, torch.tensor([A], dtype=torch.float64), 2 * ones, ones, empty)
+        errors.append(abs(float(state) - exact))
+        per_step = float(dt[0, 0, 0])
+        held = exact * per_step * A / math.expm1(per_step * A)  # the same sum with the approximate write
+        assert float(state) == pytest.approx(held, rel=1e-12)
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.05) and errors[1] / errors[2] == pytest.approx(2, rel=0.05)
+
+
 @pytest.mark.parametrize("length", [1, 2, BLOCK_LEN - 1, BLOCK_LEN, BLOCK_LEN + 1, 203])
 def test_scan_and_step_agree_in_value_final_state_and_every_gradient(ssd_inputs, length):
     inputs = ssd_inputs(length)

@@ -31,6 +31,25 @@ def test_full_intensity_everywhere_is_exactly_twice_the_step(ssd_inputs):
     assert torch.equal(warped[0], doubled[0]) and torch.equal(warped[1], doubled[1])
 
 
+def test_warped_steps_follow_dynamics_that_are_stationary_in_event_time():
+    # eqs. (eventtime), (warpdisc): dh/dtau = A h + B x with tau(t) = t + integral of lambda; a constant intensity per frame of one
+    # second makes tau grow by 1 + lambda per frame, so integrating over tau in equal steps must give the same state
+    lambdas, A, fine = [0.0, 1.0, 0.5, 0.25, 0.0, 0.75], -0.3, 2000
+    h = 0.0
+    for value in lambdas:
+        step = (1 + value) / fine
+        for _ in range(fine):  # midpoint rule in event time, with B x = 1
+            middle = h + step / 2 * (A * h + 1)
+            h += step * (A * middle + 1)
+    per_frame = 400  # frames cut finely, each piece warped by its frame's intensity
+    many = torch.ones(1, per_frame * len(lambdas), 1, 1, dtype=torch.float64)
+    dt = torch.full((1, many.shape[1], 1), 1 / per_frame, dtype=torch.float64)
+    warped = warp_step(dt, torch.tensor([lambdas], dtype=torch.float64).repeat_interleave(per_frame, dim=1))
+    _, state = ssd_scan(many, warped, torch.tensor([A], dtype=torch.float64), many, many, torch.zeros(1, 1, 1, 1, dtype=torch.float64))
+    assert float(warped.sum()) == pytest.approx(len(lambdas) + sum(lambdas))
+    assert float(state) == pytest.approx(h, rel=2e-3)
+
+
 def test_no_intensity_is_the_unmodulated_step(ssd_inputs):
     dt = ssd_inputs(30)[1].detach()
     assert torch.equal(warp_step(dt, torch.zeros(dt.shape[:2], dtype=dt.dtype)), dt)

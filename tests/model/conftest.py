@@ -17,7 +17,9 @@ def small_config(**changes):
         clip_len=50,
         d_feature=10,
         backbone=None,
-        block=BlockConfig(slow=PathConfig(chunk_len=16, intensity=IntensityConfig(intensity_init=0.4), **sizes), fast=PathConfig(chunk_len=12, **sizes)),
+        block=BlockConfig(
+            slow=PathConfig(chunk_len=16, intensity=IntensityConfig(intensity_init=0.4), **sizes), fast=PathConfig(chunk_len=12, **sizes)
+        ),
         head=HeadConfig(path=PathConfig(chunk_len=7, **sizes)),
     )
     return config.with_(**changes)
@@ -25,7 +27,7 @@ def small_config(**changes):
 
 @pytest.fixture
 def build():
-    """build(variant, dtype) -> a small model in which every part matters: memories from seconds to minutes, real rotations, random intensity."""
+    """build(variant, dtype) -> a small model in which every part matters: memories from seconds to minutes, real rotations."""
 
     def make(variant="full", dtype=torch.float64, config=None, seed=0):
         torch.manual_seed(seed)
@@ -39,4 +41,9 @@ def build():
 @pytest.fixture
 def features():
     """features(frames) -> (lanes, frames, 10) in float64."""
-    return lambda frames, lanes=1, seed=1: torch.randn(lanes, frames, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+    def make(frames, lanes=1, seed=1):
+        return torch.randn(lanes, frames, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+    return make

@@ -112,9 +112,8 @@ def test_lanes_at_different_frames_of_their_procedures_do_not_disturb_each_other
     procedures = features(max(starts) + more, lanes=len(starts))
     with torch.no_grad():
         alone = [model.forward_features(procedures[i : i + 1, : start + more]) for i, start in enumerate(starts)]
-        prefixes = [
-            model.forward_features(procedures[i : i + 1, :start]).state if start else model.initial_state(1) for i, start in enumerate(starts)
-        ]
+        prefixes = [model.initial_state(1)]
+        prefixes += [model.forward_features(procedures[i : i + 1, :start]).state for i, start in enumerate(starts) if start]
         together = torch.stack([procedures[i, start : start + more] for i, start in enumerate(starts)])
         output = model.forward_features(together, ModelState.stack(prefixes))
     for i, start in enumerate(starts):

@@ -1,5 +1,48 @@
 """`surgicalmamba bench WHAT`: measurements, one per subcommand. Each prints a table, or JSON with --json."""
 
+import json as json_module
+from typing import Annotated
+
 import typer
 
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and size on this machine: medians, 95th percentiles, ratios in one run.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Threads = Annotated[int | None, typer.Option(help="Torch threads; by default all cores.")]
+
+
+@bench.command()
+def model(
+    preset: Annotated[str, typer.Option(help="paper, release or tiny.")] = "paper",
+    runs: Annotated[int, typer.Option(min=1, help="Repetitions of the clip and of the step loop.")] = 5,
+    threads: Threads = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One chunk instead of a whole clip.")] = False,
+    json: Json = False,
+) -> None:
+    """Parameters, multiply-accumulates, state, clip against frame-by-frame, rotation in both forms, boundary frame.
+
+    Example: surgicalmamba bench model --preset tiny --runs 3
+    """
+    from surgicalmamba.bench.model import bench_model
+
+    result = bench_model(preset, runs, threads, quick)
+    if json:
+        typer.echo(json_module.dumps(result.as_json(), indent=2))
+        return
+    typer.echo(f"{result.preset}: {result.machine}")
+    for name, n_parameters in result.parameters.items():
+        typer.echo(f"  parameters, {name:<20} {n_parameters:>14,}")
+    for name, macs in result.macs_per_frame.items():
+        typer.echo(f"  multiply-accumulates, {name:<10} {macs:>14,} per frame")
+    typer.echo(f"  state {result.state_bytes:>42,} bytes")
+    for title, timings in (
+        (f"forward, {result.clip_frames} frames", result.forward),
+        (f"forward and backward, {result.clip_frames} frames", result.forward_backward),
+        ("rotation of one path", result.rotation),
+        ("one frame", result.frame),
+    ):
+        typer.echo(f"  {title}")
+        for name, timing in timings.items():
+            typer.echo(f"    {name:<12} median {timing.median_ms:>10.2f} ms   p95 {timing.p95_ms:>10.2f} ms   ({timing.runs} runs)")
+    typer.echo(f"  clip over steps: forward {result.forward_speedup:.1f} x, forward and backward {result.forward_backward_speedup:.1f} x")
+    typer.echo(f"  rotation form in use: {result.rotation_form};  boundary over ordinary frame: {result.boundary_over_ordinary:.2f}")

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from surgicalmamba.cli.bench import bench
+from surgicalmamba.cli.demo import demo
 from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
@@ -34,6 +36,8 @@ def options(
     """Options before the verb."""
 
 
+app.command()(demo)
+app.add_typer(bench, name="bench")
 app.command()(doctor)
 
 

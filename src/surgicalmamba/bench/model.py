@@ -1,0 +1,157 @@
+"""`surgicalmamba bench model`: size and speed of the network on this machine, each ratio measured in one run."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from surgicalmamba.bench.timing import Timing, machine, take_turns
+from surgicalmamba.config import ModelConfig
+from surgicalmamba.core.rotation import faster_form, regram, unit_columns
+from surgicalmamba.core.state import ModelState
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
+
+
+@dataclass(frozen=True)
+class ModelBench:
+    """What `bench model` reports. Times are milliseconds; ratios are of medians taken in alternation."""
+
+    preset: str
+    machine: dict[str, object]
+    parameters: dict[str, int]
+    macs_per_frame: dict[str, int]
+    state_bytes: int
+    clip_frames: int
+    forward: dict[str, Timing]
+    forward_speedup: float
+    forward_backward: dict[str, Timing]
+    forward_backward_speedup: float
+    rotation: dict[str, Timing]
+    rotation_form: str
+    frame: dict[str, Timing]
+    boundary_over_ordinary: float
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def bench_model(preset: str, runs: int, threads: int | None = None, quick: bool = False) -> ModelBench:
+    """Measure a preset. `quick` shortens the step loop to one chunk, for tests."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    config = ModelConfig.preset(preset)
+    model = SurgicalMamba(config).eval()
+    clip_frames = config.block.slow.chunk_len if quick else config.clip_len
+    features = torch.randn(1, clip_frames, config.feature_width)
+    forward = take_turns({"clip": no_grad(run_clip, model, features), "steps": no_grad(run_steps, model, features)}, runs)
+    both = {"clip": train_call(run_clip, model, features), "steps": train_call(run_steps, model, features)}
+    backward = take_turns(both, max(1, runs // 3), warmup=0 if quick else 1)
+    rotation = take_turns(rotation_calls(config), 10 * runs, warmup=3)
+    frame = take_turns(frame_calls(model, features), 5 * runs, warmup=2)
+    slow = config.block.slow
+    return ModelBench(
+        preset=preset,
+        machine={**machine(), "torch": torch.__version__, "threads": torch.get_num_threads()},
+        parameters={
+            "total": sum(p.numel() for p in model.parameters()),
+            "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "rotation_networks": sum(p.numel() for name, p in model.named_parameters() if ".rotator." in name),
+        },
+        macs_per_frame=macs_per_frame(model),
+        state_bytes=model.initial_state(1).nbytes,
+        clip_frames=clip_frames,
+        forward=forward,
+        forward_speedup=forward["steps"].median_ms / forward["clip"].median_ms,
+        forward_backward=backward,
+        forward_backward_speedup=backward["steps"].median_ms / backward["clip"].median_ms,
+        rotation=rotation,
+        rotation_form="none" if slow.rotation is None else faster_form(slow.d_state, slow.rotation.rank),
+        frame=frame,
+        boundary_over_ordinary=frame["boundary"].median_ms / frame["ordinary"].median_ms,
+    )
+
+
+def run_clip(model: SurgicalMamba, features: torch.Tensor) -> torch.Tensor:
+    """All frames in one call."""
+    return model.forward_features(features).logits
+
+
+def run_steps(model: SurgicalMamba, features: torch.Tensor) -> torch.Tensor:
+    """The same frames, one call each."""
+    state: ModelState | None = None
+    logits = []
+    for t in range(features.shape[1]):
+        output = model.forward_features(features[:, t : t + 1], state)
+        state = output.state
+        logits.append(output.logits)
+    return torch.cat(logits, dim=1)
+
+
+Run = Callable[[SurgicalMamba, torch.Tensor], torch.Tensor]
+
+
+def no_grad(run: Run, model: SurgicalMamba, features: torch.Tensor) -> Callable[[], object]:
+    def call() -> object:
+        with torch.no_grad():
+            return run(model, features)
+
+    return call
+
+
+def train_call(run: Run, model: SurgicalMamba, features: torch.Tensor) -> Callable[[], object]:
+    def call() -> object:
+        model.zero_grad(set_to_none=True)
+        return run(model, features).square().mean().backward()
+
+    return call
+
+
+def macs_per_frame(model: SurgicalMamba) -> dict[str, int]:
+    """Multiply-accumulates of one ordinary frame: matrix products and convolutions, the paper's "GFLOPs"."""
+    size = model.config.backbone.image_size if model.config.backbone is not None else 0
+    counts = {}
+    with torch.no_grad():
+        for part in ("backbone", "temporal"):
+            if part == "backbone" and model.backbone is None:
+                continue
+            with FlopCounterMode(display=False) as counter:
+                if part == "backbone":
+                    model.encode(torch.zeros(1, 3, size, size))
+                else:
+                    model.forward_features(torch.zeros(1, 1, model.feature_width))
+            counts[part] = counter.get_total_flops() // 2
+    return {"total": sum(counts.values()), **counts}
+
+
+def rotation_calls(config: ModelConfig) -> dict[str, Callable[[], object]]:
+    """One path's state rotated in both forms, with planes and angles given."""
+    path = config.block.slow
+    if path.rotation is None:
+        return {}
+    n_heads = path.expand * config.d_model // path.d_head
+    U, V = (unit_columns(torch.randn(1, n_heads, path.d_state, path.rotation.rank)) for _ in range(2))
+    theta, state = torch.rand(1, n_heads, path.rotation.rank), torch.randn(1, n_heads, path.d_head, path.d_state)
+    return {
+        "low-rank": lambda: regram(state, U, V, theta, "low-rank"),
+        "dense": lambda: regram(state, U, V, theta, "dense"),
+    }
+
+
+def frame_calls(model: SurgicalMamba, features: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """A frame in mid-chunk, and the last frame of a chunk, where every path of the blocks rotates."""
+    chunk_len = model.config.block.slow.chunk_len
+    with torch.no_grad():
+        before_boundary = model.forward_features(features[:, : chunk_len - 1]).state
+        middle = model.forward_features(features[:, : chunk_len // 4]).state
+    frame = features[:, :1]
+
+    def push(state: ModelState) -> Callable[[], object]:
+        def call() -> object:
+            with torch.no_grad():
+                return model.forward_features(frame, state)
+
+        return call
+
+    return {"ordinary": push(middle), "boundary": push(before_boundary)}

@@ -1,0 +1,124 @@
+"""Checkpoints: written whole, read without flags, never executed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import surgicalmamba as sm
+from surgicalmamba.config import VARIANTS, ModelConfig
+from surgicalmamba.errors import CheckpointError
+from surgicalmamba.model.checkpoint import looks_like_hub_id
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_saved_model_loads_with_its_config_and_gives_the_same_logits(build, features, tmp_path, variant):
+    model = build(variant, dtype=torch.float32)
+    model.save(tmp_path / "run", provenance={"seed": 3})
+    loaded = sm.load(tmp_path / "run")
+    assert loaded.config == model.config and not loaded.training
+    x = features(60).float()
+    with torch.no_grad():
+        assert torch.equal(loaded.forward_features(x).logits, model.forward_features(x).logits)
+    about = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert about["provenance"] == {"seed": 3} and about["surgicalmamba"] == sm.__version__
+    assert sorted(os.listdir(tmp_path / "run")) == ["config.json", "model.safetensors"]
+
+
+def test_phase_names_travel_with_the_model(tmp_path):
+    config = ModelConfig.preset("tiny", n_phases=2, phases=("Preparation", "Dissection"))
+    sm.SurgicalMamba(config).save(tmp_path)
+    assert sm.load(tmp_path).config.phases == ("Preparation", "Dissection")
+
+
+@pytest.fixture
+def saved(build, tmp_path):
+    build(dtype=torch.float32).save(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def break_config(folder):
+    (folder / "config.json").write_text("{ not json")
+
+
+def lose_weights(folder):
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder):
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+
+def change(folder, edit):
+    about = json.loads((folder / "config.json").read_text())
+    edit(about)
+    (folder / "config.json").write_text(json.dumps(about))
+
+
+BREAKAGES = {
+    "is no checkpoint: there is no config.json": lambda f: (f / "config.json").unlink(),
+    "config.json cannot be read": break_config,
+    "do not exist": lose_weights,
+    "truncated or damaged": cut_weights,
+    "was not written by surgicalmamba": lambda f: change(f, lambda a: a.pop("model")),
+    "upgrade surgicalmamba": lambda f: change(f, lambda a: a.update(format=99)),
+    "unknown setting 'n_phasez': did you mean 'n_phases'": lambda f: change(f, lambda a: a["model"].update(n_phasez=7)),
+    "mis-shaped": lambda f: change(f, lambda a: a["model"].update(n_phases=9)),
+    "missing": lambda f: change(f, lambda a: a["model"].update(n_blocks=3)),
+    "unexpected": lambda f: change(f, lambda a: a["model"].update(n_blocks=1)),
+}
+
+
+@pytest.mark.parametrize("message", BREAKAGES)
+def test_a_broken_checkpoint_gives_one_line_that_names_the_file(saved, message):
+    BREAKAGES[message](saved)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        sm.load(saved)
+    assert "\n" not in str(caught.value) and str(saved) in str(caught.value)
+
+
+def test_a_path_that_does_not_exist_is_no_hub_id():
+    with pytest.raises(CheckpointError, match="is no checkpoint"):
+        sm.load("./runs/nothing")
+    assert looks_like_hub_id("owner/model") and not looks_like_hub_id("./owner/model") and not looks_like_hub_id("a/b/c")
+
+
+def test_a_hub_repository_in_the_local_cache_loads_offline(saved, tmp_path, monkeypatch):
+    # the cache layout of huggingface_hub: models--owner--name/{refs/main, snapshots/<revision>/files}
+    import huggingface_hub.constants
+
+    cache, revision = tmp_path / "hub", "0" * 40
+    snapshot = cache / "models--owner--model" / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (cache / "models--owner--model" / "refs").mkdir()
+    (cache / "models--owner--model" / "refs" / "main").write_text(revision)
+    for file in saved.iterdir():
+        (snapshot / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    assert sm.load("owner/model").config == sm.load(saved).config
+
+
+def test_killed_while_saving_again_the_folder_still_loads(saved, tmp_path):
+    # a process that saves over and over is killed at random moments; whatever is there must load
+    program = (
+        "import sys, torch, surgicalmamba as sm\n"
+        "model = sm.load(sys.argv[1])\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    model.save(sys.argv[1])\n"
+    )
+    for delay in (0.0, 0.003, 0.011, 0.029, 0.05):
+        process = subprocess.Popen([sys.executable, "-c", program, str(saved)], stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        sm.load(saved)

@@ -1,0 +1,97 @@
+"""What a path and a block are made of, and where the time warp reaches."""
+
+import pytest
+import torch
+
+from surgicalmamba.config import BlockConfig, HeadConfig, IntensityConfig, PathConfig, RotationConfig
+from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.intensity import IntensityNet
+from surgicalmamba.model.path import SSMPath
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.train.losses import transition_loss
+
+
+def test_the_transition_loss_trains_the_intensity_networks_and_nothing_else(build, features):
+    model, x = build(), features(60).requires_grad_()
+    output = model.forward_features(x)
+    target, labels = torch.rand(1, 60, dtype=x.dtype), torch.zeros(1, 60, dtype=torch.long)
+    # only the first block's logits: what the second block reads was shaped by the first block's warp, as it must be
+    transition_loss(output.intensity_logits[..., :1], target, labels).backward()
+    assert x.grad is None or (x.grad == 0).all()
+    touched = {name for name, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()}
+    assert touched and all(name.startswith("blocks.0.slow.intensity.") for name in touched)
+
+
+def test_no_block_sends_the_transition_loss_into_its_own_features(build, features):
+    model, x = build(), features(40)
+    inputs = []
+    for block in model.blocks:
+        block.slow.intensity.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    output = model.forward_features(x)
+    assert len(inputs) == 2
+    for block, convolved in enumerate(inputs):
+        (gradient,) = torch.autograd.grad(output.intensity_logits[..., block].sum(), convolved, retain_graph=True, allow_unused=True)
+        assert gradient is None
+
+
+def test_a_single_path_model_without_rotation_and_intensity_is_linear_ssd(build):
+    model = build("vanilla-mamba2")
+    names = {name for name, _ in model.named_modules()}
+    assert not any("rotator" in n or "intensity" in n or ".fast" in n for n in names)
+
+
+@pytest.mark.parametrize(("variant", "absent"), [("without-z", "rotator"), ("without-lambda", "intensity"), ("without-fast", ".fast")])
+def test_an_ablated_part_is_not_built(build, variant, absent):
+    model = build(variant)
+    assert not any(absent in name for name, _ in model.named_parameters())
+    assert any(absent in name for name, _ in build("full").named_parameters())
+
+
+def test_z_only_has_rotations_in_its_one_path(build):
+    names = [name for name, _ in build("z-only").named_parameters()]
+    assert any("blocks.0.slow.rotator" in n for n in names)
+    assert not any("intensity" in n or ".fast" in n for n in names)
+
+
+def test_the_fast_path_may_not_have_an_intensity(build):
+    with pytest.raises(ConfigError, match="confined to the slow path"):
+        BlockConfig(fast=PathConfig(intensity=IntensityConfig()))
+    with pytest.raises(ConfigError, match="confined to the slow path"):
+        HeadConfig(path=PathConfig(intensity=IntensityConfig()))
+
+
+def test_steps_at_the_start_are_log_uniform_in_the_configured_range():
+    torch.manual_seed(0)
+    path = SSMPath(512, PathConfig(d_head=4, rotation=None), None, conditioned=False, emits_gate=False)
+    dt = torch.nn.functional.softplus(path.dt_proj.bias.detach())
+    assert dt.min() >= 0.001 * 0.99 and dt.max() <= 0.1 * 1.01
+    assert dt.median() == pytest.approx(0.01, rel=0.35)
+    shifted = SSMPath(512, PathConfig(d_head=4, rotation=None, dt_shift=-2.0), None, conditioned=False, emits_gate=False)
+    assert torch.nn.functional.softplus(shifted.dt_proj.bias.detach()).median() == pytest.approx(0.00135, rel=0.35)
+
+
+def test_intensity_starts_near_its_configured_value(build, features):
+    torch.manual_seed(0)
+    net = IntensityNet(128, IntensityConfig(intensity_init=0.02))
+    assert float(torch.sigmoid(net(torch.randn(1, 500, 128))).detach().mean()) == pytest.approx(0.02, abs=0.01)
+
+
+def test_state_and_logit_of_the_intensity_stay_float32_under_autocast(build, features):
+    model = build(dtype=torch.float32)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model.forward_features(features(40).float())
+    assert {t.dtype for t in output.state.tensors()} == {torch.float32}
+    with torch.no_grad():
+        exact = model.forward_features(features(40).float())
+    assert (output.logits.float() - exact.logits).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("form", ["low-rank", "dense"])
+def test_the_form_of_the_solve_changes_no_logit(build, features, form):
+    reference = build()
+    config = reference.config.with_paths(rotation=RotationConfig(rank=2, d_hidden=8, theta_init=0.7, form=form))
+    model = SurgicalMamba(config).double()
+    model.load_state_dict(reference.state_dict())
+    x = features(120)
+    with torch.no_grad():
+        torch.testing.assert_close(model.forward_features(x).logits, reference.forward_features(x).logits, rtol=1e-9, atol=1e-9)
