@@ -36,3 +36,30 @@ def test_doctor_reports_torch_and_says_how_to_get_what_is_missing():
             assert "install" in finding["text"] or "comes with" in finding["text"]
     lines = run("doctor").stdout.splitlines()
     assert len(lines) == len(findings)
+
+
+def test_demo_says_that_it_is_a_self_check_and_passes():
+    result = run("demo")
+    assert result.returncode == 0, result.stderr
+    assert "No trained demo model ships" in result.stderr
+    assert "10 of 10 checks passed" in result.stdout
+
+
+def test_bench_model_reports_every_figure_as_json():
+    report = json.loads(run("bench", "model", "--preset", "tiny", "--quick", "--runs", "1", "--threads", "1", "--json").stdout)
+    assert report["parameters"]["total"] > report["parameters"]["rotation_networks"] > 0
+    assert report["macs_per_frame"]["total"] == report["macs_per_frame"]["backbone"] + report["macs_per_frame"]["temporal"]
+    assert set(report["rotation"]) == {"low-rank", "dense"} and set(report["frame"]) == {"ordinary", "boundary"}
+    for group in ("forward", "forward_backward"):
+        assert set(report[group]) == {"clip", "steps"}
+        assert report[group]["clip"]["median_ms"] > 0 and report[f"{group}_speedup"] > 0
+
+
+def test_an_expected_error_is_one_line_and_exit_code_1():
+    result = run("bench", "model", "--preset", "huge")
+    assert result.returncode == 1
+    assert result.stderr.strip() == "surgicalmamba: unknown preset 'huge'; presets: paper, release, tiny."
+
+
+def test_debug_shows_the_traceback():
+    assert "Traceback" in run("--debug", "bench", "model", "--preset", "huge").stderr

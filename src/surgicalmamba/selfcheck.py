@@ -24,7 +24,7 @@ class Check:
         return self.measured <= self.limit
 
 
-def checks(frames: int = 300) -> list[Callable[[], Check]]:
+def checks(frames: int = 270) -> list[Callable[[], Check]]:
     """Every check, to be run one by one so that a caller can show progress."""
     forms = [partial(_step_equals_clip, variant, frames) for variant in VARIANTS]
     return [*forms, partial(_causal, frames), _norm_kept, partial(_memory, frames), _learns]
@@ -82,7 +82,7 @@ def _learns() -> Check:
     features[torch.arange(16), 0, labels] += 4
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
-    for _ in range(25):
+    for _ in range(12):
         logits = model.forward_features(features).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat_interleave(48))
         optimizer.zero_grad()

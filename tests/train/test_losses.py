@@ -33,7 +33,7 @@ def test_a_clip_without_labels_costs_nothing_and_has_a_gradient_of_zero():
     labels = torch.full((1, 4), -1)
     total = masked_cross_entropy(logits, labels) + smoothness(logits, labels) + transition_loss(logits, torch.zeros(1, 4), labels)
     total.backward()
-    assert float(total) == 0 and (logits.grad == 0).all()
+    assert total.item() == 0 and (logits.grad == 0).all()
 
 
 def test_confidence_is_one_when_certain_and_zero_when_uniform():

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surgicalmamba.config import PathConfig, default_dt_rank
+from surgicalmamba.core.backends import scan
 from surgicalmamba.core.chunks import chunk_segments
 from surgicalmamba.core.precision import full, full_dtype
-from surgicalmamba.core.ssd import ssd_scan
 from surgicalmamba.core.state import PathState
 from surgicalmamba.core.timewarp import warp_step
 from surgicalmamba.model.conv import CausalConv
@@ -102,7 +102,7 @@ class SSMPath(nn.Module):
         outputs = []
         for segment in chunk_segments(x.shape[1], frame_index, chunk_len, self.clip_len):
             part = slice(segment.start, segment.stop)
-            y, ssm = ssd_scan(x[:, part], dt[:, part], A, B[:, part], C[:, part], state.ssm)
+            y, ssm = scan(x[:, part], dt[:, part], A, B[:, part], C[:, part], state.ssm)
             y = y + skip[:, part]
             chunk_sum = None if state.chunk_sum is None else state.chunk_sum + y.sum(1)
             state = replace(state, ssm=ssm, chunk_sum=chunk_sum)
