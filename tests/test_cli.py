@@ -63,3 +63,11 @@ def test_an_expected_error_is_one_line_and_exit_code_1():
 
 def test_debug_shows_the_traceback():
     assert "Traceback" in run("--debug", "bench", "model", "--preset", "huge").stderr
+
+
+def test_bench_rotation_times_both_forms_at_every_size():
+    rows = json.loads(run("bench", "rotation", "--runs", "1", "--threads", "1", "--json").stdout)
+    assert {(row["d_state"], row["rank"]) for row in rows} >= {(64, 16), (16, 8)}
+    for row in rows:
+        assert row["chosen"] == ("low-rank" if 2 * row["rank"] < row["d_state"] else "dense")
+        assert row["low_rank"]["median_ms"] > 0 and row["dense"]["median_ms"] > 0

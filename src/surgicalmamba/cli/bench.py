@@ -46,3 +46,29 @@ def model(
             typer.echo(f"    {name:<12} median {timing.median_ms:>10.2f} ms   p95 {timing.p95_ms:>10.2f} ms   ({timing.runs} runs)")
     typer.echo(f"  clip over steps: forward {result.forward_speedup:.1f} x, forward and backward {result.forward_backward_speedup:.1f} x")
     typer.echo(f"  rotation form in use: {result.rotation_form};  boundary over ordinary frame: {result.boundary_over_ordinary:.2f}")
+
+
+@bench.command()
+def rotation(
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps ...")] = "cpu",
+    runs: Annotated[int, typer.Option(min=1, help="Repetitions per size and form.")] = 50,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Both forms of the state rotation over sizes: is the one that `form: auto` takes the faster one on this device?
+
+    Example: surgicalmamba bench rotation --runs 10
+    """
+    from dataclasses import asdict
+
+    from surgicalmamba.bench.rotation import bench_rotation
+
+    results = bench_rotation(device, runs, threads)
+    if json:
+        typer.echo(json_module.dumps([asdict(result) for result in results], indent=2))
+        return
+    typer.echo("state  rank   low-rank ms      dense ms   dense/low-rank  auto takes")
+    for r in results:
+        note = "" if r.chosen == r.measured_faster else "  (the other form was faster here: set rotation.form)"
+        times = f"{r.low_rank.median_ms:>13.3f} {r.dense.median_ms:>13.3f} {r.dense_over_low_rank:>16.2f}"
+        typer.echo(f"{r.d_state:>5} {r.rank:>5} {times}  {r.chosen}{note}")

@@ -47,7 +47,10 @@ def rotate_state_low_rank(state: Tensor, U: Tensor, V: Tensor, theta: Tensor) ->
 
 
 def faster_form(d_state: int, rank: int) -> Form:
-    """Which of the two equal forms costs less."""
+    """Which of the two equal forms costs less: the one that solves the smaller system, as measured on CPUs.
+
+    A rule and not a timing at run time, which would let noise decide and a resumed run differ in its last bits.
+    `surgicalmamba bench rotation` measures it on any device; RotationConfig.form overrides it."""
     return "low-rank" if 2 * rank < d_state else "dense"
 
 
