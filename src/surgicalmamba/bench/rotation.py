@@ -1,14 +1,19 @@
 """`surgicalmamba bench rotation`: the two equal forms of the state rotation over sizes, behind the rule of `faster_form`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from surgicalmamba.bench.timing import Timing, take_turns
 from surgicalmamba.core.rotation import Form, faster_form, regram, unit_columns
 
 SIZES = tuple((d_state, d_state // share) for d_state in (16, 32, 64, 128) for share in (16, 8, 4, 2))
 """(d_state, rank) pairs up to 2 rank = d_state, where the two systems are equally large."""
+
+
+FORMS: tuple[Form, ...] = ("low-rank", "dense")
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,14 @@ def bench_rotation(device: str, runs: int, threads: int | None = None) -> list[R
         U, V = (unit_columns(torch.randn(1, 24, d_state, rank, device=device)) for _ in range(2))
         theta, state = torch.rand(1, 24, rank, device=device), torch.randn(1, 24, 64, d_state, device=device)
 
-        def turn(form: Form, inputs: tuple[torch.Tensor, ...] = (state, U, V, theta)) -> float:
-            return float(regram(*inputs, form).flatten()[0])  # reading a value waits for the device
-
-        timings = take_turns({"low-rank": lambda t=turn: t("low-rank"), "dense": lambda t=turn: t("dense")}, runs, warmup=3)  # type: ignore[misc]
+        calls = {form: _call(form, state, U, V, theta) for form in FORMS}
+        timings = take_turns(calls, runs, warmup=3)
         ratio = timings["dense"].median_ms / timings["low-rank"].median_ms
         faster: Form = "low-rank" if ratio > 1 else "dense"
         chosen = faster_form(d_state, rank)
         results.append(RotationBench(d_state, rank, device, timings["low-rank"], timings["dense"], ratio, chosen, faster))
     return results
+
+
+def _call(form: Form, state: Tensor, U: Tensor, V: Tensor, theta: Tensor) -> Callable[[], object]:
+    return lambda: float(regram(state, U, V, theta, form).flatten()[0])  # reading a value waits for the device
