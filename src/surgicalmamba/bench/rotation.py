@@ -39,7 +39,7 @@ def bench_rotation(device: str, runs: int, threads: int | None = None) -> list[R
         U, V = (unit_columns(torch.randn(1, 24, d_state, rank, device=device)) for _ in range(2))
         theta, state = torch.rand(1, 24, rank, device=device), torch.randn(1, 24, 64, d_state, device=device)
 
-        calls = {form: _call(form, state, U, V, theta) for form in FORMS}
+        calls: dict[str, Callable[[], object]] = {form: _call(form, state, U, V, theta) for form in FORMS}
         timings = take_turns(calls, runs, warmup=3)
         ratio = timings["dense"].median_ms / timings["low-rank"].median_ms
         faster: Form = "low-rank" if ratio > 1 else "dense"
