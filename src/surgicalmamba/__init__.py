@@ -9,9 +9,13 @@ from surgicalmamba.version import __version__
 
 if TYPE_CHECKING:
     from surgicalmamba.config import ModelConfig as ModelConfig
+    from surgicalmamba.eval import metrics as metrics
+    from surgicalmamba.eval.protocols import score as score
 
 _HOME = {
     "ModelConfig": "surgicalmamba.config",
+    "metrics": "surgicalmamba.eval.metrics",
+    "score": "surgicalmamba.eval.protocols",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
@@ -20,7 +24,8 @@ __all__ = ["__version__", *sorted(_HOME)]
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'surgicalmamba' has no attribute {name!r}; public names: {', '.join(sorted(_HOME))}")
-    value = getattr(import_module(_HOME[name]), name)
+    home = import_module(_HOME[name])
+    value = home if _HOME[name].endswith(f".{name}") else getattr(home, name)  # a public module is its own home
     globals()[name] = value
     return value
 

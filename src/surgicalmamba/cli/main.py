@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from surgicalmamba.cli.doctor import doctor
+from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
 
@@ -35,6 +36,7 @@ def options(
 
 
 app.command()(doctor)
+app.command()(evaluate)
 
 
 def main() -> None:
