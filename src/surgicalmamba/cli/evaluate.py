@@ -71,9 +71,15 @@ def evaluate(
         for note in evaluation.notes:
             typer.echo(f"note: {note}", err=True)
     if report is not None and evaluation is not None:
+        from rich.console import Console
+        from rich.progress import Progress
+
         from surgicalmamba.report.page import write_report
 
-        typer.echo(f"report: {write_report(evaluation, report)}", err=True)
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("drawing videos", total=len(evaluation.report.videos))
+            page = write_report(evaluation, report, lambda: progress.advance(task))
+        typer.echo(f"report: {page}", err=True)
     if json:
         document = evaluation.as_dict() if evaluation is not None else {}
         if published is not None:

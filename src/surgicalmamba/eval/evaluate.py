@@ -75,12 +75,13 @@ def evaluate(
     evaluation = Evaluation(vocabulary, settings, own, report, tuple(notes))
     if not compare_with:
         return evaluation
-    other = score_runs(loaded.runs[len(predictions) :], settings, report.scores)
+    other = score_runs(loaded.runs[len(predictions) :], settings, report.scores, skip_impossible=True)
+    notes += [f"not compared under {name}: {reason}" for name, reason in other.skipped.items()]
     comparison = {
-        name: {metric: compare(values, other.scores[name].by_video[metric]) for metric, values in score.by_video.items()}
-        for name, score in report.scores.items()
+        name: {metric: compare(values, score.by_video[metric]) for metric, values in report.scores[name].by_video.items()}
+        for name, score in other.scores.items()
     }
-    return replace(evaluation, compared=other, comparison=comparison)
+    return replace(evaluation, notes=tuple(notes), compared=other, comparison=comparison)
 
 
 def _vocabulary(phases: str | Path | None, predictions: Sequence[Path]) -> PhaseVocabulary:

@@ -72,8 +72,9 @@ def resolve_protocols(names: Iterable[str]) -> list[str]:
     return wanted
 
 
-def score_runs(runs: Runs, settings: Settings, protocols: Iterable[str]) -> Report:
-    """Score several runs of one system over the same videos. Under `all`, protocols that lack what they need are skipped and say why."""
+def score_runs(runs: Runs, settings: Settings, protocols: Iterable[str], skip_impossible: bool = False) -> Report:
+    """Score several runs of one system over the same videos. A protocol that lacks what it needs (probabilities, rules) is an error when it
+    was asked for by name, and is skipped with the reason under `all` or with `skip_impossible`."""
     requested = list(protocols)
     names = resolve_protocols(requested)
     _check_runs(runs)
@@ -82,7 +83,7 @@ def score_runs(runs: Runs, settings: Settings, protocols: Iterable[str]) -> Repo
     skipped: dict[str, str] = {}
     for name in names:
         protocol = PROTOCOLS[name]
-        asked_for = name in requested
+        asked_for = name in requested and not skip_impossible
         if protocol.needs_probabilities and not has_probabilities and not asked_for:
             skipped[name] = "the predictions carry no probabilities (columns p_0, p_1, ...)"
         elif protocol.needs_rules and settings.rules is None and not asked_for:

@@ -8,6 +8,8 @@ files with a `time_s` column, which are ours and count from 0. Every complaint n
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -70,8 +72,10 @@ def read_rows(path: Path, vocabulary: PhaseVocabulary, first_id: int | None = No
     _check_grid(path, frame, first_row)
     if columns.name is not None:
         _check_names(path, [row[columns.name] for row in rows], phase, vocabulary, first_row)
-    time_s = None if columns.time_s is None else _floats(path, rows, (columns.time_s,), first_row)[:, 0]
-    probabilities = _floats(path, rows, columns.probabilities, first_row) if columns.probabilities else None
+    wanted = (() if columns.time_s is None else (columns.time_s,)) + columns.probabilities
+    numbers = _floats(path, rows, wanted, first_row) if wanted else None
+    time_s = numbers[:, 0] if numbers is not None and columns.time_s is not None else None
+    probabilities = numbers[:, -len(columns.probabilities) :] if numbers is not None and columns.probabilities else None
     return LabelRows(path, first_row, frame, phase, time_s, probabilities)
 
 
@@ -120,8 +124,10 @@ def _integers(path: Path, cells: Sequence[str], first_row: int) -> IntArray:
 
 
 def _floats(path: Path, rows: list[list[str]], columns: tuple[int, ...], first_row: int) -> FloatArray:
+    pick = itemgetter(*columns, columns[0])  # one more than needed, so that a single column also comes as a tuple
     try:
-        values = np.array([[float(row[column]) for column in columns] for row in rows])
+        flat = np.array(list(map(float, chain.from_iterable(map(pick, rows)))))
+        values = flat.reshape(len(rows), len(columns) + 1)[:, :-1]
     except ValueError:
         for index, row in enumerate(rows):
             for column in columns:

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from surgicalmamba.eval.pairs import FloatArray, IntArray, VideoPair
 from surgicalmamba.eval.probabilities import Reliability
-from surgicalmamba.eval.segments import find_segments
+from surgicalmamba.eval.segments import Segments, find_segments
 from surgicalmamba.report.colours import colour, hatch
 
 _EDGE = "#00000066"
@@ -17,14 +17,17 @@ _EDGE = "#00000066"
 
 def draw_ribbons(video: VideoPair, names: Sequence[str], fps: float, title: str) -> Figure:
     """Truth above prediction over time, with a thin line of errors between them and the phases of this video in the legend."""
-    figure = Figure(figsize=(10, 1.9), layout="constrained")
-    axes = figure.add_subplot()
+    shown = [phase for phase in range(len(names)) if (video.truth == phase).any() or (video.predicted == phase).any()]
+    # Inches are set by hand: fitting a layout to each of some dozens of videos would take most of a report's time.
+    left, plot, right = 0.9, 7.3, 0.55 + 0.064 * max(len(names[phase]) for phase in shown)
+    width, height = left + plot + right, max(1.9, 0.45 + 0.165 * len(shown))
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((left / width, 0.5 / height, plot / width, (height - 0.8) / height))
     minutes = len(video.truth) / fps / 60
     _ribbon(axes, video.truth, 1.25, 0.8, fps)
     _ribbon(axes, video.predicted, 0.0, 0.8, fps)
     wrong = np.where(video.labelled & (video.truth != video.predicted), 0, -1)
-    for start, stop in zip(*_bounds(wrong), strict=True):
-        axes.broken_barh([(start / fps / 60, (stop - start) / fps / 60)], (0.94, 0.17), facecolor="black")
+    axes.broken_barh(_spans(find_segments(wrong), fps), (0.94, 0.17), facecolor="black", linewidth=0)
     axes.set_yticks([1.65, 1.025, 0.4], ["annotated", "errors", "predicted"])
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, minutes)
@@ -32,23 +35,23 @@ def draw_ribbons(video: VideoPair, names: Sequence[str], fps: float, title: str)
     axes.set_xlabel("minutes")
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    shown = [phase for phase in range(len(names)) if (video.truth == phase).any() or (video.predicted == phase).any()]
-    figure.legend(handles=[_patch(phase, names[phase]) for phase in shown], loc="outside right center", fontsize=7.5, frameon=False)
+    handles = [_patch(phase, names[phase]) for phase in shown]
+    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5, frameon=False)
     return figure
 
 
-def _bounds(labels: IntArray) -> tuple[IntArray, IntArray]:
-    segments = find_segments(labels)
-    return segments.start, segments.stop
+def _spans(segments: Segments, fps: float) -> list[tuple[float, float]]:
+    """Start and duration of each segment in minutes."""
+    minutes = np.stack((segments.start, segments.length), axis=1) / fps / 60
+    return [(float(start), float(length)) for start, length in minutes]
 
 
 def _ribbon(axes: Axes, labels: IntArray, bottom: float, height: float, fps: float) -> None:
     segments = find_segments(labels)
     for phase in np.unique(segments.phase):
         mine = segments.phase == phase
-        spans = np.stack((segments.start[mine], segments.length[mine]), axis=1) / fps / 60
         axes.broken_barh(
-            [(float(start), float(width)) for start, width in spans],
+            _spans(Segments(segments.phase[mine], segments.start[mine], segments.stop[mine]), fps),
             (bottom, height),
             facecolor=colour(int(phase)),
             hatch=hatch(int(phase)),
@@ -64,11 +67,12 @@ def _patch(phase: int, name: str) -> Patch:
 def draw_confusion(confusion: IntArray, names: Sequence[str]) -> Figure:
     """Rows of all videos pooled: each line is an annotated phase, its cells the share predicted as each phase, in percent."""
     k = len(names)
-    figure = Figure(figsize=(2.6 + 0.62 * k, 1.9 + 0.5 * k), layout="constrained")
+    longest = 0.07 * max(map(len, names))
+    figure = Figure(figsize=(2.4 + longest + 0.55 * k, 1.2 + 0.75 * longest + 0.45 * k), layout="constrained")
     axes = figure.add_subplot()
     totals = confusion.sum(axis=1, keepdims=True)
     share = np.divide(100.0 * confusion, totals, out=np.full(confusion.shape, np.nan), where=totals > 0)
-    image = axes.imshow(share, cmap="cividis", vmin=0, vmax=100)
+    image = axes.imshow(share, cmap="cividis", vmin=0, vmax=100, aspect="auto")
     for row in range(k):
         for column in range(k):
             if np.isfinite(share[row, column]) and confusion[row, column] > 0:
@@ -86,15 +90,16 @@ def _short(percent: float) -> str:
     return "<0.1" if percent < 0.1 else f"{percent:.1f}"
 
 
-def draw_latency(delays_s: FloatArray, window_s: float) -> Figure:
+def draw_latency(delays_s: FloatArray, window_s: float, fps: float) -> Figure:
     """Signed delay of every noticed transition; early on the left, late on the right, missed ones counted in the title."""
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.add_subplot()
     noticed = delays_s[~np.isnan(delays_s)]
-    limit = 6 * max(window_s, 1.0)
+    # Delays are whole rows. A bin holds an odd number of them and one is centred on 0, so that no bin is favoured and on time is on time.
+    width = (2 * int(0.15 * window_s * fps) + 1) / fps
+    limit = 20 * width
     inside = np.clip(noticed, -limit, limit)
-    width = limit / 24
-    bins = np.arange(-limit - width / 2, limit + width, width)  # a bin is centred on 0, so that on-time changes are neither early nor late
+    bins = width * (np.arange(42) - 20.5)
     axes.axvspan(-window_s, window_s, color="#56B4E9", alpha=0.25, linewidth=0, label=f"within {window_s:g} s")
     axes.hist(inside, bins=bins.tolist(), color="#0072B2", edgecolor="white", linewidth=0.5)
     axes.axvline(0, color="black", linewidth=1)
@@ -108,7 +113,7 @@ def draw_latency(delays_s: FloatArray, window_s: float) -> Figure:
 
 def draw_reliability(overall: Reliability, near: Reliability) -> Figure:
     """Accuracy against confidence, over all rows and near transitions; the diagonal is perfect calibration."""
-    figure = Figure(figsize=(4.8, 4.4), layout="constrained")
+    figure = Figure(figsize=(4.8, 5.0), layout="constrained")
     axes = figure.add_subplot()
     axes.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle="--", label="perfectly calibrated")
     series = (("all rows", overall, "#0072B2", "o"), ("near transitions", near, "#D55E00", "s"))
@@ -121,6 +126,6 @@ def draw_reliability(overall: Reliability, near: Reliability) -> Figure:
     axes.set_aspect("equal")
     axes.set_xlabel("confidence (highest probability)")
     axes.set_ylabel("accuracy")
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 72rem; margin: 2rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-bottom: 1px solid #ccc; } h3 { font-size: 1rem; margin-bottom: .3rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
+h3 { font-size: 1rem; margin-bottom: .3rem; }
 table { border-collapse: collapse; margin: .6rem 0 1.2rem; font-size: .92rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #e2e2e2; } th:first-child, td:first-child { text-align: left; }
 thead th { border-bottom: 2px solid #888; }
@@ -32,8 +34,9 @@ figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } .scroll
 """
 
 
-def write_report(evaluation: Evaluation, folder: Path) -> Path:
-    """Write `index.html` and `figures/*.png|svg` and return the page's path. The first run is drawn where there are several."""
+def write_report(evaluation: Evaluation, folder: Path, on_figure: Callable[[], None] = lambda: None) -> Path:
+    """Write `index.html` and `figures/*.png|svg` and return the page's path. The first run is drawn where there are several; `on_figure` is
+    called after each video's figure."""
     figures = folder / "figures"
     try:
         figures.mkdir(parents=True, exist_ok=True)
@@ -48,7 +51,7 @@ def write_report(evaluation: Evaluation, folder: Path) -> Path:
     body.append("<h2>Latency of transitions</h2>" + _latency(evaluation, figures))
     if all(video.probabilities is not None for video in videos):
         body.append("<h2>Reliability</h2>" + _reliability(evaluation, figures))
-    body.append("<h2>Videos, worst first</h2>" + _timelines(evaluation, figures))
+    body.append("<h2>Videos, worst first</h2>" + _timelines(evaluation, figures, on_figure))
     title = f"Evaluation on {escape(evaluation.vocabulary.dataset)}"
     page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -82,7 +85,7 @@ def _score_section(score: Score, evaluation: Evaluation) -> str:
     parts.append(_table([["score", "value"], *([name, describe(summary)] for name, summary in score.metrics.items())]))
     if score.per_phase:
         parts.append("<h3>Per phase</h3>" + _table(phase_rows(score)))
-    if evaluation.comparison is not None:
+    if evaluation.comparison is not None and score.protocol in evaluation.comparison:
         parts.append("<h3>Against the other system, per video (first minus second)</h3>")
         parts.append(_table(comparison_rows(evaluation.comparison[score.protocol])))
     return "\n".join(parts)
@@ -102,7 +105,8 @@ def _save(figure: "Figure", folder: Path, name: str, caption: str) -> str:
     inline = svg[svg.index("<svg") :]
     inline = re.sub(r'\bid="', f'id="{name}-', inline)
     inline = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", inline)
-    return f'<figure><div class="scroll" role="img" aria-label="{escape(caption)}">{inline}</div><figcaption>{escape(caption)}</figcaption></figure>'
+    text = escape(caption)
+    return f'<figure><div class="scroll" role="img" aria-label="{text}">{inline}</div><figcaption>{text}</figcaption></figure>'
 
 
 def _confusion(videos: list[VideoPair], names: tuple[str, ...], folder: Path) -> str:
@@ -118,7 +122,7 @@ def _latency(evaluation: Evaluation, folder: Path) -> str:
     found = [find_transitions(*segment_pair(video.truth, video.predicted)) for video in evaluation.runs[0]]
     delays = np.concatenate([item.delay_rows for item in found]) / evaluation.settings.fps
     caption = "Signed delay of each annotated change of phase, nearest predicted change into the same phase."
-    return _save(draw_latency(delays, evaluation.settings.window_s), folder, "latency", caption)
+    return _save(draw_latency(delays, evaluation.settings.window_s, evaluation.settings.fps), folder, "latency", caption)
 
 
 def _reliability(evaluation: Evaluation, folder: Path) -> str:
@@ -134,7 +138,7 @@ def _reliability(evaluation: Evaluation, folder: Path) -> str:
     return _save(draw_reliability(*curves), folder, "reliability", caption)
 
 
-def _timelines(evaluation: Evaluation, folder: Path) -> str:
+def _timelines(evaluation: Evaluation, folder: Path, on_figure: Callable[[], None]) -> str:
     from surgicalmamba.report.figures import draw_ribbons
 
     videos, settings = evaluation.runs[0], evaluation.settings
@@ -150,4 +154,5 @@ def _timelines(evaluation: Evaluation, folder: Path) -> str:
         title = f"{video.name}: strict accuracy {accuracies[index]:.1f} %"
         name = "timeline-" + re.sub(r"[^\w.-]+", "-", video.name)
         parts.append(_save(draw_ribbons(video, settings.names, settings.fps, title), folder, name, title))
+        on_figure()
     return _table(rows) + "\n".join(parts)

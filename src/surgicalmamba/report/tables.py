@@ -36,7 +36,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
         lines = [str(score)]
         if score.per_phase:
             lines += ["    " + line for line in align(phase_rows(score))]
-        if evaluation.comparison is not None:
+        if evaluation.comparison is not None and score.protocol in evaluation.comparison:
             lines += ["  against the other system (first minus second, per video):"]
             lines += ["    " + line for line in align(comparison_rows(evaluation.comparison[score.protocol]))]
         parts.append("\n".join(lines))
