@@ -19,7 +19,7 @@ def evaluate(
     report: Annotated[Path | None, typer.Option(help="Write an HTML page and figures into this folder.")] = None,
     fps: Annotated[float | None, typer.Option(help="Rows per second of the label files. Default: their time column, else 1.")] = None,
     window: Annotated[float, typer.Option(help="Relaxed boundary in seconds.")] = 10.0,
-    rules: Annotated[str | None, typer.Option(help="Relaxed rules: cholec80, cholec80-svrcnet, m2cai16, neighbours.")] = None,
+    rules: Annotated[str | None, typer.Option(help="Relaxed rules: cholec80, m2cai16, neighbours.")] = None,
     tolerance: Annotated[int, typer.Option(min=0, help="Rows by which two files of a video may differ in length.")] = 0,
     by_row: Annotated[bool, typer.Option("--by-row", help="Pair rows by order and ignore frame ids.")] = False,
     common_videos: Annotated[bool, typer.Option("--common-videos", help="Score only videos that all folders hold.")] = False,

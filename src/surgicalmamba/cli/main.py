@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from surgicalmamba.cli.bench import bench
 from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.errors import SurgicalMambaError
@@ -37,6 +38,7 @@ def options(
 
 app.command()(doctor)
 app.command()(evaluate)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ Three modes, because the field's script does not do what it says:
 - `symmetric`: no rules at all. The first W rows of a segment forgive the phase of the segment before it, the last W rows that of the
   segment after it, whatever their numbers.
 
-The first two know "previous" and "next" as differences of phase numbers, so they only make sense where the numbers follow the order of the
-procedure. `RULES` holds the differences in use."""
+The first two know "previous" and "next" as differences of phase numbers, so they only make sense where the numbers follow the order of
+the procedure. `RULES` holds the differences in use; SV-RCNet's copy of the script lists fewer early ones for the last two phases of
+Cholec80, which changes nothing, because no phase has such a number."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -49,7 +50,6 @@ class RelaxedRules:
 RULES = {
     "cholec80": RelaxedRules("cholec80", 7, late={5: (-1, -2), 6: (-1, -2)}, early={3: (1, 2), 4: (1, 2), 5: (1, 2), 6: (1, 2)}),
     "m2cai16": RelaxedRules("m2cai16", 8, late={6: (-1, -2), 7: (-1, -2)}, early={4: (1, 2), 5: (1, 2), 6: (1, 2), 7: (1, 2)}),
-    "cholec80-svrcnet": RelaxedRules("cholec80-svrcnet", 7, late={5: (-1, -2), 6: (-1, -2)}, early={3: (1, 2), 4: (1, 2)}),
     "neighbours": RelaxedRules("neighbours", None, late={}, early={}),
 }
 
