@@ -149,9 +149,12 @@ def _run_info(folder: Path, vocabulary: PhaseVocabulary) -> RunInfo | None:
     if info is not None:
         if len(info.phases) != len(vocabulary):
             raise DataError(f"{folder / 'run.json'} lists {len(info.phases)} phases, but {vocabulary.dataset} has {len(vocabulary)}.")
-        for index, name in enumerate(info.phases):
-            if vocabulary.id_of_name(name) != index:
-                expected = vocabulary.names[index]
+        for index, (name, expected) in enumerate(zip(info.phases, vocabulary.names, strict=True)):
+            try:
+                agrees = vocabulary.id_of_name(name) == index
+            except DataError:
+                agrees = False
+            if not agrees:
                 raise DataError(f"{folder / 'run.json'}: phase {index} is {name!r} but {expected!r} in {vocabulary.dataset}.")
     return info
 

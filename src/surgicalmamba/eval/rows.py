@@ -172,10 +172,18 @@ def _check_grid(path: Path, frame: IntArray, first_row: int) -> None:
 
 def _check_names(path: Path, cells: Sequence[str], phase: IntArray, vocabulary: PhaseVocabulary, first_row: int) -> None:
     """A file that carries ids and names must agree with itself: this catches a different order of phases."""
-    for text, number in sorted(set(zip(cells, phase.tolist(), strict=True))):
-        if text.strip() and vocabulary.id_of_name(text) != number:
-            index = next(i for i, (cell, known) in enumerate(zip(cells, phase, strict=True)) if (cell, known) == (text, number))
+    pairs = list(zip(cells, phase.tolist(), strict=True))
+    for text, number in sorted(set(pairs)):
+        if not text.strip():
+            continue
+        where = f"{path} row {first_row + pairs.index((text, number))}"
+        try:
+            named = vocabulary.id_of_name(text)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        if named != number:
+            expected = repr(vocabulary.names[number]) if number >= 0 else "unlabelled"
             raise DataError(
-                f"{path} row {first_row + index}: phase {number} is called {text!r} here but {vocabulary.names[number]!r} in "
-                f"{vocabulary.dataset}; the file uses another order of phases."
+                f"{where}: phase {number} is called {text!r} here but {expected} in {vocabulary.dataset}; "
+                "the file uses another order of phases."
             )
