@@ -10,6 +10,8 @@ from surgicalmamba.version import __version__
 if TYPE_CHECKING:
     from surgicalmamba.config import ModelConfig as ModelConfig
     from surgicalmamba.core.state import ModelState as ModelState
+    from surgicalmamba.eval import metrics as metrics
+    from surgicalmamba.eval.protocols import score as score
     from surgicalmamba.model.checkpoint import load as load
     from surgicalmamba.model.checkpoint import load_backbone as load_backbone
     from surgicalmamba.model.recognizer import Output as Output
@@ -25,21 +27,19 @@ _HOME = {
     "load": "surgicalmamba.model.checkpoint",
     "load_backbone": "surgicalmamba.model.checkpoint",
     "load_release": "surgicalmamba.model.release",
-}
-_MODULES = {
     "losses": "surgicalmamba.train.losses",
+    "metrics": "surgicalmamba.eval.metrics",
+    "score": "surgicalmamba.eval.protocols",
 }
 
-__all__ = ["__version__", *sorted(_HOME), *sorted(_MODULES)]
+__all__ = ["__version__", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        value: object = import_module(_MODULES[name])
-    elif name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
-    else:
+    if name not in _HOME:
         raise AttributeError(f"module 'surgicalmamba' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    home = import_module(_HOME[name])
+    value = home if _HOME[name].endswith(f".{name}") else getattr(home, name)  # a public module is its own home
     globals()[name] = value
     return value
 

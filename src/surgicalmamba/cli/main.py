@@ -8,6 +8,7 @@ import typer
 from surgicalmamba.cli.bench import bench
 from surgicalmamba.cli.demo import demo
 from surgicalmamba.cli.doctor import doctor
+from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
 
@@ -37,6 +38,7 @@ def options(
 
 
 app.command()(demo)
+app.command()(evaluate)
 app.add_typer(bench, name="bench")
 app.command()(doctor)
 

@@ -1,0 +1,116 @@
+"""What scoring returns: numbers with the name of their protocol and its settings, as a mapping, as text and as JSON."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from surgicalmamba.eval.averages import Summary
+from surgicalmamba.eval.pairs import FloatArray
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | int | bool | None"
+
+
+@dataclass(frozen=True, eq=False)
+class Score(Mapping[str, Json]):
+    """The numbers of one protocol. As a mapping it has the keys of the JSON output: one per metric, `per_phase`, `per_video`, `settings`,
+    `warnings`. `by_video` holds each metric per video, runs averaged, for comparing systems and for finding the worst videos."""
+
+    protocol: str
+    metrics: dict[str, Summary]
+    settings: dict[str, Json]
+    videos: tuple[str, ...]
+    by_video: dict[str, FloatArray] = field(default_factory=dict)
+    per_phase: dict[str, dict[str, Summary]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Json]:
+        document: dict[str, object] = {**self.metrics, "per_phase": self.per_phase}
+        document["per_video"] = {
+            video: {metric: float(values[index]) for metric, values in self.by_video.items()} for index, video in enumerate(self.videos)
+        }
+        document["settings"] = self.settings
+        document["warnings"] = list(self.warnings)
+        plain = to_json(document)
+        assert isinstance(plain, dict)
+        return plain
+
+    def __getitem__(self, key: str) -> Json:
+        return self.as_dict()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.as_dict())
+
+    def __len__(self) -> int:
+        return len(self.as_dict())
+
+    def __str__(self) -> str:
+        lines = [f"{self.protocol}: {state(self.settings)}"]
+        width = max(len(name) for name in self.metrics)
+        lines += [f"  {name:<{width}}  {describe(summary)}" for name, summary in self.metrics.items()]
+        return "\n".join(lines + [f"  warning: {warning}" for warning in self.warnings])
+
+
+@dataclass(frozen=True, eq=False)
+class Report(Mapping[str, Json]):
+    """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols`, `skipped` and what was read."""
+
+    scores: dict[str, Score]
+    videos: tuple[str, ...]
+    skipped: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Json] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Json]:
+        protocols: dict[str, Json] = {name: score.as_dict() for name, score in self.scores.items()}
+        return {"videos": len(self.videos), "protocols": protocols, "skipped": dict(self.skipped), **self.extra}
+
+    def __getitem__(self, key: str) -> Json:
+        return self.as_dict()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.as_dict())
+
+    def __len__(self) -> int:
+        return len(self.as_dict())
+
+    def __str__(self) -> str:
+        skipped = [f"{name}: not computed, {reason}" for name, reason in self.skipped.items()]
+        return "\n".join([str(score) for score in self.scores.values()] + skipped)
+
+
+def state(settings: Mapping[str, Json]) -> str:
+    """The settings that a number never goes without, as text."""
+    rate = f"{settings['fps']:g} row/s" + (" (assumed)" if settings["fps_source"] == "assumed" else "")
+    parts = [f"{settings['videos']} video(s)", f"{settings['runs']} run(s)", rate]
+    if "window_s" in settings:
+        parts.append(f"window {settings['window_s']:g} s")
+    if "rules" in settings:
+        parts.append(f"rules {settings['rules']}")
+    if "undefined" in settings:
+        parts.append(f"undefined values: {settings['undefined']}")
+    return ", ".join(parts)
+
+
+def describe(summary: Summary) -> str:
+    """`94.16 ± 4.67 over videos`: the mean and the spread the field prints beside it, named."""
+    mean = summary.get("mean", math.nan)
+    text = f"{mean:7.2f}"
+    main = "std_phases" if "std_phases" in summary else "std_videos"
+    for key in (main, "std_runs"):
+        if not math.isnan(summary.get(key, math.nan)):
+            text += f" ± {summary[key]:.2f} over {key.removeprefix('std_')}"
+    rest = {key: value for key, value in summary.items() if not key.startswith(("mean", "std_"))}
+    return text + "".join(f", {key.replace('_', ' ')} {value:g}" for key, value in rest.items())
+
+
+def to_json(value: object) -> Json:
+    """Plain JSON values; an undefined number (nan, infinity) becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    raise TypeError(f"{type(value).__name__} has no JSON form here")
