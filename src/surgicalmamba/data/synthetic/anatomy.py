@@ -4,10 +4,22 @@ Colours, fat, texture and the optics of the scope are drawn per patient. Picture
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 
-from surgicalmamba.data.synthetic.shading import Bytes, Colour, Image, light, lobules, mix, noise, smooth_step, to_bytes, tube, vessels
+from surgicalmamba.data.synthetic.shading import (
+    Bytes,
+    Colour,
+    Image,
+    light,
+    lobules,
+    mix,
+    noise,
+    smooth_step,
+    soften,
+    to_bytes,
+    tube,
+    vessels,
+)
 
 FIELD_HW = (460, 600)  # larger than the view, so that the camera can move
 GALLBLADDER_HW = (210, 300)
@@ -44,6 +56,8 @@ class Look:
     scope_radius: float
     scope_centre: tuple[float, float]
     falloff: float
+    lie: float
+    """How the gallbladder lies, radians."""
 
 
 @dataclass(frozen=True)
@@ -88,75 +102,108 @@ def _draw_look(rng: np.random.Generator) -> Look:
         scope_radius=rng.uniform(139.0, 172.0),
         scope_centre=(180.0 + rng.uniform(-5, 5), 135.0 + rng.uniform(-5, 5)),
         falloff=rng.uniform(0.55, 0.85),
+        lie=rng.uniform(0.02, 0.40),
     )
+
+
+@dataclass
+class _Ground:
+    """The field being built from behind to front: colour (h, w, 3) and height (h, w) in pixels. Noise that several parts share."""
+
+    colour: Image
+    height: Image
+    x: Image
+    y: Image
+    bumps: Image
+    fine: Image
+    fibres: Image
+
+    def lay(self, colour: Image, height: Image, cover: Image) -> None:
+        """Put a part over what is there."""
+        self.colour = mix(self.colour, colour, cover)
+        self.height = self.height * (1.0 - cover) + cover * height
 
 
 def _field(rng: np.random.Generator, look: Look) -> Bytes:
     """Liver above, the raw gallbladder bed in it, fat and bowel below, the peritoneal sheet between."""
+    ground = _sheet(rng, look)
+    _lay_fat(rng, look, ground)
+    _lay_bowel(rng, look, ground)
+    _lay_liver(rng, look, ground)
+    _lay_bed(rng, ground)
+    # A film of fluid shines on bumps that carry no colour.
+    wet = 7.0 * noise(rng, FIELD_HW, 34.0, 3, 1.6) + 0.7 * noise(rng, FIELD_HW, 7.0, 2)
+    _, film = light(wet + 0.25 * ground.height, 0.38, 1.0, 70)
+    shine = soften(film * smooth_step(0.50, 1.0, film) * smooth_step(-0.3, 0.5, noise(rng, FIELD_HW, 80.0, 2)), 0.7)
+    gleam = (shine + 0.55 * soften(shine, 6.0))[..., None] * np.array((1.0, 0.95, 0.90))
+    return to_bytes(_lit(ground.colour, ground.height, 0.11, 0.55, 42) + gleam)
+
+
+def _sheet(rng: np.random.Generator, look: Look) -> _Ground:
+    """Peritoneum and connective tissue, on which everything lies."""
     size = FIELD_HW
     y, x = np.mgrid[0 : size[0], 0 : size[1]].astype(np.float64)
-    bumps = noise(rng, size, 90.0, 5)
-    fine = noise(rng, size, 14.0, 3)
-
-    # Peritoneum and connective tissue: the sheet everything lies on.
-    height = 9.0 * bumps + 2.2 * fine
+    bumps, fine, fibres = noise(rng, size, 90.0, 5), noise(rng, size, 14.0, 3), noise(rng, size, 12.0, 3, 5.0)
     colour = mix(np.broadcast_to(np.array(look.serosa), (*size, 3)) * 0.86, (0.60, 0.22, 0.18), smooth_step(-0.2, 1.0, bumps))
-    fibres = noise(rng, size, 12.0, 3, 5.0)
     colour = mix(colour, (0.92, 0.74, 0.62), 0.45 * smooth_step(0.2, 0.9, fibres))
     colour = mix(colour, (0.55, 0.08, 0.08), 0.6 * vessels(rng, size, 10, 34, 1.6, 0.3))
+    return _Ground(colour, 9.0 * bumps + 2.2 * fine, x, y, bumps, fine, fibres)
 
-    # Fat with lobes, its level differing between patients.
+
+def _lay_fat(rng: np.random.Generator, look: Look, ground: _Ground) -> None:
+    """Fat with lobes; how high it reaches differs between patients."""
+    size = FIELD_HW
     lobe, shade = lobules(rng, size, rng.uniform(34.0, 50.0))
-    lobe = cv2.GaussianBlur(lobe, (0, 0), 3.2)
-    shade = cv2.GaussianBlur(shade, (0, 0), 2.0)
-    edge = (y - size[0] * (0.60 - look.fat_level)) / 60.0 + 0.9 * noise(rng, size, 120.0, 3) - 0.35 * (x - 300.0) / 300.0
-    fat = smooth_step(-0.05, 0.35, edge)
-    fat_colour = np.array(look.fat) * (0.92 + 0.18 * shade[..., None]) * (0.80 + 0.26 * lobe[..., None])
-    fat_colour = mix(fat_colour, (0.86, 0.42, 0.26), 0.55 * (1.0 - smooth_step(0.1, 0.7, lobe)) + 0.2 * smooth_step(0.2, 1.0, bumps))
-    fat_colour = mix(fat_colour, (0.66, 0.12, 0.08), 0.7 * vessels(rng, size, 12, 26, 1.4))
-    colour = mix(colour, fat_colour, fat)
-    height = height * (1 - fat) + fat * (11.0 * lobe + 9.0 * bumps + 1.5 * fine + 10.0)
+    lobe, shade = soften(lobe, 3.2), soften(shade, 2.0)
+    edge = (ground.y - size[0] * (0.60 - look.fat_level)) / 60.0 + 0.9 * noise(rng, size, 120.0, 3) - 0.35 * (ground.x - 300.0) / 300.0
+    colour = np.array(look.fat) * (0.92 + 0.18 * shade[..., None]) * (0.80 + 0.26 * lobe[..., None])
+    creases = 0.55 * (1.0 - smooth_step(0.1, 0.7, lobe)) + 0.2 * smooth_step(0.2, 1.0, ground.bumps)
+    colour = mix(mix(colour, (0.86, 0.42, 0.26), creases), (0.66, 0.12, 0.08), 0.7 * vessels(rng, size, 12, 26, 1.4))
+    ground.lay(colour, 11.0 * lobe + 9.0 * ground.bumps + 1.5 * ground.fine + 10.0, smooth_step(-0.05, 0.35, edge))
 
-    # Duodenum: a soft tube at the lower right.
-    bowel, ridge, _, _ = tube(
-        size, [(330.0, 470.0), (430.0, 410.0), (520.0, 395.0), (620.0, 350.0)], [48.0, 56.0, 50.0, 58.0], 6.0 * noise(rng, size, 70.0, 2)
-    )
-    bowel_colour = mix(np.array(look.serosa) * (0.62 + 0.48 * ridge[..., None]), (0.70, 0.20, 0.18), 0.5 * vessels(rng, size, 9, 24, 1.1))
-    colour = mix(colour, bowel_colour, bowel)
-    height = height * (1 - bowel) + bowel * (46.0 * ridge + 1.2 * fine + 3.0 * bumps)
 
-    # Liver with its sharp lower edge, and the shadow it throws.
-    border = size[0] * 0.47 - 0.00105 * (x - 250.0) ** 2 * rng.uniform(0.5, 1.1) + 0.10 * (x - 300.0) + 16.0 * noise(rng, size, 150.0, 2)
-    liver = smooth_step(-1.5, 1.5, border - y)
-    shadow = smooth_step(-46.0, 0.0, border - y) * (1 - liver)
-    colour = colour * (1.0 - 0.62 * shadow[..., None])
+def _lay_bowel(rng: np.random.Generator, look: Look, ground: _Ground) -> None:
+    """The duodenum, a soft tube at the lower right."""
+    way = [(330.0, 470.0), (430.0, 410.0), (520.0, 395.0), (620.0, 350.0)]
+    cover, ridge, _, _ = tube(FIELD_HW, way, [48.0, 56.0, 50.0, 58.0], 6.0 * noise(rng, FIELD_HW, 70.0, 2))
+    colour = np.array(look.serosa) * (0.62 + 0.48 * ridge[..., None])
+    colour = mix(colour, (0.70, 0.20, 0.18), 0.5 * vessels(rng, FIELD_HW, 9, 24, 1.1))
+    ground.lay(colour, 46.0 * ridge + 1.2 * ground.fine + 3.0 * ground.bumps, cover)
+
+
+def _lay_liver(rng: np.random.Generator, look: Look, ground: _Ground) -> None:
+    """The liver with its sharp lower edge, and the shadow it throws."""
+    size = FIELD_HW
+    sag = 0.00105 * rng.uniform(0.5, 1.1) * (ground.x - 250.0) ** 2
+    inside = size[0] * 0.47 - sag + 0.10 * (ground.x - 300.0) + 16.0 * noise(rng, size, 150.0, 2) - ground.y  # pixels above the edge
+    cover = smooth_step(-1.5, 1.5, inside)
+    shadow = smooth_step(-46.0, 0.0, inside) * (1 - cover)
+    ground.colour = ground.colour * (1.0 - 0.62 * shadow[..., None])
     grain = noise(rng, size, 5.0, 2)
-    liver_colour = np.array(look.liver) * (1.0 + 0.10 * bumps[..., None] + 0.09 * grain[..., None])
-    liver_colour = mix(liver_colour, (0.70, 0.36, 0.30), 0.7 * smooth_step(12.0, 0.0, border - y) * smooth_step(0.0, 3.0, border - y))
-    colour = mix(colour, liver_colour, liver)
-    rounding = np.sqrt(np.clip((border - y) / 60.0, 0.0, 1.0))
-    height = height * (1 - liver) + liver * (42.0 * rounding + 5.0 * bumps + 0.7 * grain + 18.0)
+    colour = np.array(look.liver) * (1.0 + 0.10 * ground.bumps[..., None] + 0.09 * grain[..., None])
+    colour = mix(colour, (0.70, 0.36, 0.30), 0.7 * smooth_step(12.0, 0.0, inside) * smooth_step(0.0, 3.0, inside))
+    rounding = np.sqrt(np.clip(inside / 60.0, 0.0, 1.0))
+    ground.lay(colour, 42.0 * rounding + 5.0 * ground.bumps + 0.7 * grain + 18.0, cover)
 
-    # The raw bed: always there, hidden while the gallbladder lies on it.
-    bed, ridge, _, _ = tube(
-        size, [(210.0, 110.0), (270.0, 180.0), (330.0, 240.0)], [44.0, 42.0, 22.0], 13.0 * noise(rng, size, 34.0, 3)
-    )
-    bed = cv2.GaussianBlur(bed, (0, 0), 2.5)
-    bed_colour = mix(np.broadcast_to(np.array((0.46, 0.10, 0.08)), (*size, 3)), (0.74, 0.50, 0.34), smooth_step(0.0, 0.9, fibres + 0.5 * fine))
-    bed_colour = mix(bed_colour, (0.24, 0.13, 0.09), 0.6 * smooth_step(0.45, 1.0, noise(rng, size, 22.0, 3)))  # charred spots
-    colour = mix(colour, bed_colour, bed * 0.92)
-    height = height - 14.0 * bed * ridge + 2.5 * bed * fine
 
-    wet = 7.0 * noise(rng, size, 34.0, 3, 1.6) + 0.7 * noise(rng, size, 7.0, 2)  # the film of fluid shines on bumps that carry no colour
-    _, film = light(wet + 0.25 * height, 0.38, 1.0, 70)
-    shine = cv2.GaussianBlur(film * smooth_step(0.50, 1.0, film) * smooth_step(-0.3, 0.5, noise(rng, size, 80.0, 2)), (0, 0), 0.7)
-    sheen = cv2.GaussianBlur(shine, (0, 0), 6.0)
-    return to_bytes(_lit(colour, height, 0.11, 0.55, 42) + (1.0 * shine + 0.55 * sheen)[..., None] * np.array((1.0, 0.95, 0.90)))
+def _lay_bed(rng: np.random.Generator, ground: _Ground) -> None:
+    """The raw bed of the gallbladder: always there, hidden while the gallbladder lies on it."""
+    size = FIELD_HW
+    way = [(210.0, 110.0), (270.0, 180.0), (330.0, 240.0)]
+    cover, ridge, _, _ = tube(size, way, [44.0, 42.0, 22.0], 13.0 * noise(rng, size, 34.0, 3))
+    cover = soften(cover, 2.5)
+    raw = np.broadcast_to(np.array((0.46, 0.10, 0.08)), (*size, 3))
+    colour = mix(raw, (0.74, 0.50, 0.34), smooth_step(0.0, 0.9, ground.fibres + 0.5 * ground.fine))
+    charred = 0.6 * smooth_step(0.45, 1.0, noise(rng, size, 22.0, 3))
+    ground.colour = mix(ground.colour, mix(colour, (0.24, 0.13, 0.09), charred), 0.92 * cover)
+    ground.height = ground.height - 14.0 * cover * ridge + 2.5 * cover * ground.fine
 
 
 def _lit(colour: Image, height: Image, strength: float, shine: float, gloss: int) -> Image:
+    """A coloured height field under the scope's light."""
     diffuse, highlight = light(height, strength, shine, gloss)
-    return colour * diffuse[..., None] + (highlight * smooth_step(0.25, 1.0, highlight))[..., None] * np.array((1.0, 0.96, 0.90))
+    gleam = highlight * smooth_step(0.25, 1.0, highlight)
+    return np.asarray(colour * diffuse[..., None] + gleam[..., None] * np.array((1.0, 0.96, 0.90)))
 
 
 def _gallbladder(rng: np.random.Generator, look: Look) -> Sprite:
@@ -175,7 +222,7 @@ def _gallbladder(rng: np.random.Generator, look: Look) -> Sprite:
     height = 52.0 * swelling * ridge + 3.0 * bumps + 0.5 * noise(rng, size, 9.0, 2)
     _, film = light(0.55 * height + 3.2 * noise(rng, size, 24.0, 3), 0.42, 1.0, 44)
     shine = film * smooth_step(0.62, 1.0, film) * smooth_step(0.25, 0.6, ridge)
-    colour = _lit(base, height, 0.07, 0.3, 80) + (0.9 * shine + 0.5 * cv2.GaussianBlur(shine, (0, 0), 5.0))[..., None]
+    colour = _lit(base, height, 0.07, 0.3, 80) + (0.9 * shine + 0.5 * soften(shine, 5.0))[..., None]
     return sprite(colour, cover, (150.0, 92.0))
 
 
@@ -227,4 +274,4 @@ def _room(rng: np.random.Generator) -> Bytes:
     steel, ridge, _, _ = tube(size, [(400.0, 470.0), (470.0, 260.0), (560.0, -10.0)], [16.0, 16.0, 14.0])
     colour = mix(colour, np.array((0.66, 0.68, 0.70)) * (0.4 + 0.7 * ridge[..., None]), steel)
     lamp = np.exp(-(((x - 420.0) / 130.0) ** 2) - ((y - 90.0) / 90.0) ** 2)
-    return to_bytes(cv2.GaussianBlur(colour + lamp[..., None] * np.array((0.95, 0.97, 1.0)), (0, 0), 5.0))
+    return to_bytes(soften(colour + lamp[..., None] * np.array((0.95, 0.97, 1.0)), 5.0))

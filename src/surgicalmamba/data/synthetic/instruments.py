@@ -4,6 +4,7 @@ Everything is made of tubes with a material: steel, the black insulation of shaf
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 import numpy as np
 
@@ -79,6 +80,7 @@ class _Canvas:
         return sprite(self.colour, self.alpha, anchor)
 
 
+@cache
 def draw_instruments() -> dict[Tool, tuple[Sprite, ...]]:
     """Sprites of every instrument but the bag, at N_OPENINGS jaw openings (from closed to open); rigid tips have one."""
     jaws = [0.17 * level / (N_OPENINGS - 1) for level in range(N_OPENINGS)]
@@ -100,7 +102,11 @@ def _jaw(length: float, angle: float, sign: float, bend: float = 0.0) -> Points:
     """A jaw from its hinge near the tip end, opened by `angle` to one side."""
     x0 = TIP_X - length
     slope = sign * (angle * length)
-    return [(x0, MIDDLE + sign * 2.5), (x0 + 0.5 * length, MIDDLE + sign * 3.5 + 0.62 * slope), (TIP_X, MIDDLE + sign * (2.0 - bend) + slope)]
+    return [
+        (x0, MIDDLE + sign * 2.5),
+        (x0 + 0.5 * length, MIDDLE + sign * 3.5 + 0.62 * slope),
+        (TIP_X, MIDDLE + sign * (2.0 - bend) + slope),
+    ]
 
 
 def _grasper(angle: float) -> Sprite:

@@ -1,9 +1,9 @@
 """From the script to what every frame shows: camera, two hands, gallbladder, smoke, blood, water, focus.
 
-A track is one array over frames, rounded to a thousandth, so that a frame can be rendered alone and in any order. No track but `clips`
-depends on the phase; all others follow from the activity, so the two dissection phases differ in nothing."""
+A track is one array over frames, rounded to a thousandth, so that a frame can be rendered alone and in any order. What is shown follows
+from the activity. Only three things know the phase: the bared duct with its clips (clipping alone), the gallbladder leaving its bed
+(from packaging or cleaning on) and the bag. None of them differs between the two dissection phases."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from surgicalmamba.data.synthetic.instruments import Tool
 from surgicalmamba.data.synthetic.procedure import CLIPPING, PACKAGING, RETRACTION, Activity, Procedure
-
-Track = NDArray[np.float64]
+from surgicalmamba.data.synthetic.timeline import Timeline, Track, rounded
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,8 @@ LEFT_GRASPER = {
 """Chance that the left hand's grasper is in view during a bout."""
 
 _NO_TOOL = -1
+_LEFT_TIP = (118.0, 92.0)
+_RIGHT_TIP = (206.0, 152.0)
 _BAG_BESIDE_CLEANING = 0.3
 
 
@@ -80,13 +81,20 @@ class Bleeding:
 
 
 @dataclass(frozen=True)
+class Camera:
+    """Aim (x, y) in the field, closeness, and roll in radians, per frame."""
+
+    x: Track
+    y: Track
+    zoom: Track
+    roll: Track
+
+
+@dataclass(frozen=True)
 class Tracks:
     """Everything a frame shows, frame by frame."""
 
-    camera_x: Track
-    camera_y: Track
-    zoom: Track
-    roll: Track
+    camera: Camera
     left: Hand
     right: Hand
     pull_x: Track
@@ -108,7 +116,7 @@ class Tracks:
 
     def tool_presence(self) -> NDArray[np.uint8]:
         """(n_frames, 7) 0/1 in the column order of Cholec80's tool files: what is more than a quarter in."""
-        present = np.zeros((len(self.zoom), len(Tool)), dtype=np.uint8)
+        present = np.zeros((len(self.smoke), len(Tool)), dtype=np.uint8)
         for hand in (self.left, self.right):
             seen = (hand.tool != _NO_TOOL) & (hand.reach > 0.25)
             present[np.flatnonzero(seen), hand.tool[seen]] = 1
@@ -118,7 +126,7 @@ class Tracks:
 
     def blood(self) -> Track:
         """(n_frames,) how much fresh blood lies in the field."""
-        total = np.zeros(len(self.zoom))
+        total = np.zeros(len(self.smoke))
         for bleeding in self.bleedings:
             total[bleeding.start : bleeding.start + len(bleeding.size)] += bleeding.size
         return total
@@ -126,109 +134,87 @@ class Tracks:
 
 def plan_motion(procedure: Procedure, rng: np.random.Generator) -> Tracks:
     """Draw the tracks of one procedure."""
-    n, fps = procedure.n_frames, procedure.fps
-    seconds = np.arange(n) / fps
-
-    def per_bout(value: Callable[[Activity, int], float]) -> Track:
-        return np.concatenate([np.full(bout.stop - bout.start, value(bout.activity, bout.phase)) for bout in procedure.bouts])
-
-    def wander(amount: float, slowest_s: float, fastest_s: float) -> Track:
-        """Smooth aimless motion: four sines of random period and phase."""
-        total = np.zeros(n)
-        for period in np.exp(np.linspace(np.log(slowest_s), np.log(fastest_s), 4)):
-            total += np.sin(2 * np.pi * (seconds / (period * rng.uniform(0.8, 1.25)) + rng.random()))
-        return total * (amount / 2.0)
-
-    def approach(target: Track, seconds_to_cross: float) -> Track:
-        """Follow a stepwise target at a limited speed (full scale in `seconds_to_cross`)."""
-        step = 1.0 / (seconds_to_cross * fps)
-        out = np.empty(n)
-        value = float(target[0])
-        for i, goal in enumerate(target.tolist()):
-            value += min(max(goal - value, -step), step)
-            out[i] = value
-        return out
-
-    def drift(target: Track, time_constant_s: float) -> Track:
-        """Follow a stepwise target with an exponential lag."""
-        keep = 1.0 - 1.0 / (1.0 + time_constant_s * fps)
-        out = np.empty(n)
-        value = float(target[0])
-        for i, goal in enumerate(target.tolist()):
-            value = keep * value + (1.0 - keep) * goal
-            out[i] = value
-        return out
-
-    def when(*activities: Activity) -> Track:
-        return per_bout(lambda activity, _: 1.0 if activity in activities else 0.0)
-
-    # Camera: each bout is a shot with its own aim.
-    camera_x = drift(per_bout(lambda a, _: VIEWS[a].x + rng.uniform(-1, 1) * VIEWS[a].spread), 0.9) + wander(5.0, 9.0, 1.3)
-    camera_y = drift(per_bout(lambda a, _: VIEWS[a].y + rng.uniform(-1, 1) * VIEWS[a].spread * 0.6), 0.9) + wander(4.0, 8.0, 1.1)
-    zoom = drift(per_bout(lambda a, _: VIEWS[a].zoom * rng.uniform(0.92, 1.08)), 1.2) + wander(0.03, 14.0, 3.0)
-    roll = drift(per_bout(lambda a, _: rng.normal(0.0, 0.07)), 1.5) + wander(0.025, 11.0, 2.5)
-
-    # Hands.
-    left_tool = per_bout(lambda a, _: Tool.GRASPER.value if rng.random() < LEFT_GRASPER.get(a, 0.0) else _NO_TOOL)
-    right_tool = per_bout(lambda a, _: RIGHT_HAND[a].value if a in RIGHT_HAND else _NO_TOOL)
-    stroke = np.sin(2 * np.pi * seconds * 0.62 + 1.5 * np.sin(seconds * 0.37))
-    dissecting = when(Activity.DISSECT)
-    cutting = when(Activity.CLIP, Activity.CUT)
-    sweeping = when(Activity.IRRIGATE)
-    jaws = drift(when(Activity.CLIP, Activity.CUT, Activity.COAGULATE), 0.5) * (0.5 + 0.5 * np.sin(2 * np.pi * seconds * 0.21))
-    left = _hand(
-        left_tool,
-        fps,
-        x=118.0 + drift(per_bout(lambda a, _: rng.uniform(-16, 16)), 0.8) + wander(7.0, 9.0, 1.6),
-        y=92.0 + drift(per_bout(lambda a, _: rng.uniform(-14, 14)), 0.8) + wander(6.0, 8.0, 1.4),
-        jaws=np.clip(0.22 + wander(0.25, 12.0, 4.0), 0.0, 1.0),
-    )
-    right = _hand(
-        right_tool,
-        fps,
-        x=206.0 + drift(per_bout(lambda a, _: rng.uniform(-22, 22)), 0.8) + wander(9.0, 7.0, 1.2) + 5.0 * dissecting * stroke - 14.0 * cutting,
-        y=152.0 + drift(per_bout(lambda a, _: rng.uniform(-18, 18)), 0.8) + wander(7.0, 6.0, 1.1) - 7.0 * dissecting * stroke - 12.0 * cutting
-        + 10.0 * sweeping * np.sin(seconds * 1.9),
-        jaws=jaws,
-    )
-
-    # The gallbladder follows the grasper that holds it.
-    held = left.reach * (left.tool == Tool.GRASPER.value)
+    line = Timeline(procedure, rng)
+    camera = _camera(line)
+    left, right = _left_hand(line), _right_hand(line)
     gone = _removed(procedure)
-    lifted = when(Activity.IRRIGATE, Activity.COAGULATE, Activity.OUTSIDE)
-    gallbladder = approach((1.0 - lifted) * (1.0 - gone), 2.0)
-
-    # Cautery: strokes of the hook or the bipolar, smoke after them, blood now and then.
-    hook_works = dissecting * (right.reach > 0.9) * (np.sin(2 * np.pi * seconds * 0.27 + 2.0 * np.sin(seconds * 0.11)) > 0.1)
-    bipolar_works = when(Activity.COAGULATE) * (right.reach > 0.9) * (np.sin(2 * np.pi * seconds * 0.19) > 0.2)
-    works = np.maximum(hook_works, bipolar_works)
-    smoke = np.clip(drift(works * per_bout(lambda a, _: rng.uniform(0.25, 1.15)), 3.5), 0.0, 1.0)
-    water = approach(sweeping * (right.reach > 0.9) * (np.sin(2 * np.pi * seconds * 0.16) > -0.35), 0.5)
-
-    bag_open, bag_visible = _bag(procedure, rng)
-    outside = approach(when(Activity.OUTSIDE), 1.6)
-    motion = np.hypot(np.gradient(camera_x), np.gradient(camera_y)) * fps
-    bad_focus = per_bout(lambda a, _: 1.0 if rng.random() < 0.06 else 0.0)
-    focus = 1.6 * drift(bad_focus, 1.0) * np.clip(0.6 + wander(0.6, 9.0, 2.5), 0.0, 1.0) + np.clip((motion - 26.0) / 60.0, 0.0, 1.2)
-
+    away = line.when(Activity.IRRIGATE, Activity.COAGULATE, Activity.OUTSIDE)
+    at_duct = line.when(Activity.CLIP, Activity.CUT) * (procedure.phase_per_frame() == CLIPPING)
+    works = _cautery(line, right)
+    washing = line.when(Activity.IRRIGATE) * (right.reach > 0.9) * (np.sin(2 * np.pi * line.seconds * 0.16) > -0.35)
+    bag_is_open, bag_visible = _bag(procedure, rng)
+    held = left.reach * (left.tool == Tool.GRASPER.value)
     return Tracks(
-        *(np.round(track, 3) for track in (camera_x, camera_y, np.clip(zoom, 0.8, 1.45), roll)),
-        left,
-        right,
-        np.round(held * (left.x - 118.0) + wander(2.0, 6.0, 3.0), 3),
-        np.round(held * (left.y - 92.0) - 5.0 * held + wander(2.5, 5.0, 3.5), 3),
-        np.round(gallbladder, 3),
-        np.round(drift(when(Activity.CLIP, Activity.CUT) * (1.0 - gone), 0.6), 3),
-        _clips(procedure),
-        np.round(approach(bag_visible, 1.8), 3),
-        bag_open,
-        np.round(works, 3),
-        np.round(smoke, 3),
-        np.round(water, 3),
-        np.round(focus, 3),
-        np.round(outside, 3),
-        _bleedings(procedure, rng),
+        camera=camera,
+        left=left,
+        right=right,
+        pull_x=rounded(held * (left.x - _LEFT_TIP[0]) + line.wander(2.0, 6.0, 3.0)),
+        pull_y=rounded(held * (left.y - _LEFT_TIP[1] - 5.0) + line.wander(2.5, 5.0, 3.5)),
+        gallbladder=rounded(line.approach((1.0 - away) * (1.0 - gone), 2.0)),
+        duct=rounded(line.drift(at_duct, 0.6)),
+        clips=_clips(procedure),
+        bag=rounded(line.approach(bag_visible, 1.8)),
+        bag_is_open=bag_is_open,
+        spark=rounded(works),
+        smoke=rounded(np.clip(line.drift(works * line.per_bout(lambda _: rng.uniform(0.25, 1.15)), 3.5), 0.0, 1.0)),
+        water=rounded(line.approach(washing, 0.5)),
+        defocus=_defocus(line, camera),
+        outside=rounded(line.approach(line.when(Activity.OUTSIDE), 1.6)),
+        bleedings=_bleedings(procedure, rng),
     )
+
+
+def _camera(line: Timeline) -> Camera:
+    """Each bout is a shot with its own aim; the hand that holds the camera is never still."""
+    rng = line.rng
+    x = line.drift(line.per_bout(lambda a: VIEWS[a].x + rng.uniform(-1, 1) * VIEWS[a].spread), 0.9) + line.wander(5.0, 9.0, 1.3)
+    y = line.drift(line.per_bout(lambda a: VIEWS[a].y + rng.uniform(-0.6, 0.6) * VIEWS[a].spread), 0.9) + line.wander(4.0, 8.0, 1.1)
+    zoom = line.drift(line.per_bout(lambda a: VIEWS[a].zoom * rng.uniform(0.92, 1.08)), 1.2) + line.wander(0.03, 14.0, 3.0)
+    roll = line.drift(line.per_bout(lambda _: rng.normal(0.0, 0.07)), 1.5) + line.wander(0.025, 11.0, 2.5)
+    return Camera(rounded(x), rounded(y), rounded(np.clip(zoom, 0.8, 1.45)), rounded(roll))
+
+
+def _left_hand(line: Timeline) -> Hand:
+    """The grasper, in some bouts."""
+    wanted = line.per_bout(lambda a: Tool.GRASPER.value if line.rng.random() < LEFT_GRASPER.get(a, 0.0) else _NO_TOOL)
+    return _hand(
+        wanted,
+        line.fps,
+        x=_LEFT_TIP[0] + line.jitter(16.0) + line.wander(7.0, 9.0, 1.6),
+        y=_LEFT_TIP[1] + line.jitter(14.0) + line.wander(6.0, 8.0, 1.4),
+        jaws=np.clip(0.22 + line.wander(0.25, 12.0, 4.0), 0.0, 1.0),
+    )
+
+
+def _right_hand(line: Timeline) -> Hand:
+    """The working hand: strokes of the hook, sweeps of the irrigator, jaws that open and close."""
+    t = line.seconds
+    stroke = line.when(Activity.DISSECT) * np.sin(2 * np.pi * t * 0.62 + 1.5 * np.sin(t * 0.37))
+    sweep = line.when(Activity.IRRIGATE) * np.sin(t * 1.9)
+    at_duct = line.when(Activity.CLIP, Activity.CUT)
+    biting = line.drift(line.when(Activity.CLIP, Activity.CUT, Activity.COAGULATE), 0.5)
+    return _hand(
+        line.per_bout(lambda a: RIGHT_HAND[a].value if a in RIGHT_HAND else _NO_TOOL),
+        line.fps,
+        x=_RIGHT_TIP[0] + line.jitter(22.0) + line.wander(9.0, 7.0, 1.2) + 5.0 * stroke - 14.0 * at_duct,
+        y=_RIGHT_TIP[1] + line.jitter(18.0) + line.wander(7.0, 6.0, 1.1) - 7.0 * stroke - 12.0 * at_duct + 10.0 * sweep,
+        jaws=biting * (0.5 + 0.5 * np.sin(2 * np.pi * t * 0.21)),
+    )
+
+
+def _cautery(line: Timeline, right: Hand) -> Track:
+    """1 while the hook or the bipolar burns."""
+    t = line.seconds
+    hook = line.when(Activity.DISSECT) * (np.sin(2 * np.pi * t * 0.27 + 2.0 * np.sin(t * 0.11)) > 0.1)
+    bipolar = line.when(Activity.COAGULATE) * (np.sin(2 * np.pi * t * 0.19) > 0.2)
+    return np.maximum(hook, bipolar) * (right.reach > 0.9)
+
+
+def _defocus(line: Timeline, camera: Camera) -> Track:
+    """Some bouts are out of focus, and fast camera motion smears."""
+    bad = line.drift(line.per_bout(lambda _: line.rng.random() < 0.06), 1.0)
+    speed = np.hypot(np.gradient(camera.x), np.gradient(camera.y)) * line.fps
+    return rounded(1.6 * bad * np.clip(0.6 + line.wander(0.6, 9.0, 2.5), 0.0, 1.0) + np.clip((speed - 26.0) / 60.0, 0.0, 1.2))
 
 
 def _hand(wanted: Track, fps: int, x: Track, y: Track, jaws: Track) -> Hand:
@@ -245,7 +231,7 @@ def _hand(wanted: Track, fps: int, x: Track, y: Track, jaws: Track) -> Hand:
         elif goal != _NO_TOOL:
             value = min(value + step, 1.0)
         tool[i], reach[i] = holding, value
-    return Hand(tool, np.round(reach, 3), np.round(x, 3), np.round(y, 3), np.round(jaws, 3))
+    return Hand(tool, rounded(reach), rounded(x), rounded(y), rounded(jaws))
 
 
 def _removed(procedure: Procedure) -> Track:
@@ -298,7 +284,7 @@ def _bleedings(procedure: Procedure, rng: np.random.Generator) -> tuple[Bleeding
         rise = np.full(len(t), 1.0) if washed else np.clip(t / rng.uniform(2.0, 7.0), 0.0, 1.0)
         fall = np.clip(1.0 - t / (len(t) / procedure.fps) * 0.8, 0.0, 1.0) if washed else np.clip((t[-1] - t) / 2.5, 0.0, 1.0)
         aim = VIEWS[bout.activity]
-        size = np.round(rng.uniform(0.35, 0.95) * np.minimum(rise, fall), 3)
+        size = rounded(rng.uniform(0.35, 0.95) * np.minimum(rise, fall))
         x, y = aim.x + rng.uniform(-45, 45), aim.y + rng.uniform(-25, 45)
         bleedings.append(Bleeding(start, round(x, 1), round(y, 1), size))
     return tuple(bleedings)

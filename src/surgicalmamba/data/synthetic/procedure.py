@@ -180,13 +180,11 @@ def generator(seed: int, *stream: int) -> np.random.Generator:
 def draw_procedure(rng: np.random.Generator, fps: int, scale: Scale = FULL) -> Procedure:
     """Draw order, phase lengths and bouts of one operation; the longest phase lasts more than ten times the shortest."""
     order = _draw_order(rng)
-    seconds = _draw_seconds(rng, order, scale)
     bouts: list[Bout] = []
     start = 0
-    for phase, length in zip(order, seconds, strict=True):
-        stop = start + round(length * fps)
-        bouts += _draw_bouts(rng, phase, start, stop, fps, scale)
-        start = stop
+    for phase, length in zip(order, _draw_lengths(rng, order, fps, scale), strict=True):
+        bouts += _draw_bouts(rng, phase, start, start + length, fps, scale)
+        start += length
     return Procedure(fps, tuple(bouts))
 
 
@@ -204,17 +202,18 @@ def _draw_order(rng: np.random.Generator) -> list[int]:
     return order
 
 
-def _draw_seconds(rng: np.random.Generator, order: list[int], scale: Scale) -> list[float]:
-    """Log-normal lengths with a shared part, drawn again until the ratio of longest to shortest exceeds ten."""
+def _draw_lengths(rng: np.random.Generator, order: list[int], fps: int, scale: Scale) -> list[int]:
+    """Log-normal lengths in frames with a shared part, drawn again until the ratio of longest to shortest exceeds ten."""
     while True:
         shared = rng.normal(0.0, _SHARED_LOG_SD)
-        seconds = []
+        lengths = []
         for phase in order:
             own_sd = (PHASES[phase].log_sd ** 2 - _SHARED_LOG_SD**2) ** 0.5
             spread = min(max(rng.normal(0.0, 1.0), -2.0), 2.0)  # no phase of a few seconds, none of three hours
-            seconds.append(max(PHASES[phase].median_s * float(np.exp(shared + own_sd * spread)) * scale.phases, _MIN_PHASE_S))
-        if max(seconds) > RATIO_LONGEST_TO_SHORTEST * min(seconds):
-            return seconds
+            seconds = PHASES[phase].median_s * float(np.exp(shared + own_sd * spread)) * scale.phases
+            lengths.append(round(max(seconds, _MIN_PHASE_S) * fps))
+        if max(lengths) > RATIO_LONGEST_TO_SHORTEST * min(lengths):
+            return lengths
 
 
 def _draw_bouts(rng: np.random.Generator, phase: int, start: int, stop: int, fps: int, scale: Scale) -> list[Bout]:

@@ -90,13 +90,16 @@ def encode(path: Path, frames_rgb: Iterable[NDArray[np.uint8]], fps: int) -> Non
             _configure(stream, fps)
             for i, rgb in enumerate(frames_rgb):
                 # OpenCV's conversion is integer arithmetic; the encoder library's scaler is not the same on every processor.
-                frame = av.VideoFrame.from_ndarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), format="yuv420p")
+                planes = np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), dtype=np.uint8)
+                frame = av.VideoFrame.from_ndarray(planes, format="yuv420p")
                 frame.pts = i
                 container.mux(stream.encode(frame))
             container.mux(stream.encode(None))
         draft.replace(path)
-    except OSError as error:  # PyAV's own errors are OSErrors too
+    except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. {remedy(error)}") from None
+    except av.FFmpegError as error:
+        raise DataError(f"cannot encode {path}: {error.strerror}. Check the space on the disk and run the same command again.") from None
     finally:
         draft.unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ from surgicalmamba.data.synthetic.shading import Bytes, noise, smooth_step, to_b
 FRAME_HW = (270, 480)
 VIEW_HW = (270, 360)  # the part of the frame the round view can reach; the rest is margin
 _MARGIN_X = (FRAME_HW[1] - VIEW_HW[1]) // 2
+_CENTRE = (VIEW_HW[1] / 2, VIEW_HW[0] / 2)
 _GAIN = 190.0  # value of the light map that leaves a colour as it is
 
 _LEFT_TROCAR = (-95.0, -30.0)
@@ -56,13 +57,8 @@ class Renderer:
         return picture
 
     def _camera(self, i: int) -> Placement:
-        t = self._tracks
-        return Placement(
-            anchor=(float(t.camera_x[i]), float(t.camera_y[i])),
-            at=(VIEW_HW[1] / 2, VIEW_HW[0] / 2),
-            angle=float(t.roll[i]),
-            scale=float(t.zoom[i]),
-        )
+        camera = self._tracks.camera
+        return Placement((float(camera.x[i]), float(camera.y[i])), _CENTRE, float(camera.roll[i]), float(camera.zoom[i]))
 
     def _inside(self, i: int) -> Bytes:
         t = self._tracks
@@ -93,7 +89,7 @@ class Renderer:
             _GALLBLADDER_AT[0] + 0.8 * float(t.pull_x[i]) - 150.0 * away - 62.0 * aside,
             _GALLBLADDER_AT[1] + 0.8 * float(t.pull_y[i]) - 190.0 * away - 58.0 * aside,
         )
-        turn = camera.angle + 0.22 + 0.006 * float(t.pull_x[i])
+        turn = camera.angle + self._anatomy.look.lie + 0.006 * float(t.pull_x[i])
         stretch = camera.scale * (1.12 + 0.002 * float(t.pull_y[i]))
         place(view, self._anatomy.gallbladder, Placement(self._anatomy.gallbladder.anchor, (x, y), turn, stretch), shadow=(5, 9))
 
@@ -125,7 +121,7 @@ class Renderer:
         sway = 4.0 * math.sin(i * 0.21)
         at = (_BAG_AT[0] + 170.0 * hidden + sway, _BAG_AT[1] + 130.0 * hidden - 0.4 * sway)
         place(view, bag, Placement(bag.anchor, at, 0.03 * sway, 1.12), shadow=(6, 10))
-        if t.bag_is_open[i] and hidden == 0.0:
+        if t.bag_is_open[i] and hidden == 0.0 and t.left.reach[i] > 0.5:
             held = Placement((66.0, 66.0), (float(t.left.x[i]) + 6.0, float(t.left.y[i]) + 8.0), 0.25, 0.62)
             place(view, self._anatomy.gallbladder, held, shadow=(5, 8))
 
@@ -139,7 +135,7 @@ class Renderer:
         eased = reach * (2.0 - reach)
         dx, dy = float(hand.x[i]) - trocar[0], float(hand.y[i]) - trocar[1]
         tip = (trocar[0] + dx * eased, trocar[1] + dy * eased)
-        scale = 0.98 + 0.12 * float(self._tracks.zoom[i] - 1.0)
+        scale = 0.98 + 0.12 * float(self._tracks.camera.zoom[i] - 1.0)
         place(view, picture, Placement(picture.anchor, tip, math.atan2(dy, dx), scale, flip), shadow=(9, 15))
         return tip
 
@@ -162,9 +158,9 @@ class Renderer:
         view[:] = cv2.add(dim(view, np.asarray(cv2.bitwise_not(alpha), dtype=np.uint8)), grey)
 
     def _room(self, i: int) -> Bytes:
-        t = self._tracks
-        swing = Placement((300.0 + 40.0 * math.sin(i * 0.11), 230.0 + 25.0 * math.sin(i * 0.083 + 1.0)), (VIEW_HW[1] / 2, VIEW_HW[0] / 2))
-        return shoot(self._anatomy.room, Placement(swing.anchor, swing.at, 2.0 * float(t.roll[i]), 1.1), VIEW_HW[1], VIEW_HW[0])
+        aim = (round(300.0 + 40.0 * math.sin(i * 0.11), 3), round(230.0 + 25.0 * math.sin(i * 0.083 + 1.0), 3))
+        swung = Placement(aim, _CENTRE, 2.0 * float(self._tracks.camera.roll[i]), 1.1)
+        return shoot(self._anatomy.room, swung, VIEW_HW[1], VIEW_HW[0])
 
     def _through_trocar(self, view: Bytes, opened: float) -> None:
         """Close the view to a bright disc at the end of the trocar's steel tube."""
@@ -177,7 +173,7 @@ class Renderer:
         view[:] = cv2.add(dim(view, disc), cv2.cvtColor(ring, cv2.COLOR_GRAY2RGB))
 
     def _defocus(self, view: Bytes, i: int) -> None:
-        kernel = 2 * min(int(self._tracks.defocus[i] * 3.0), 4) + 1
+        kernel = 2 * min(int(self._tracks.defocus[i] * 2.5), 3) + 1
         if kernel > 1:
             view[:] = cv2.blur(cv2.blur(view, (kernel, kernel)), (kernel, kernel))
 

@@ -4,6 +4,7 @@ Bytes must not depend on the processor. Vector units round the last bit of float
 here is float64 and ends in one rounding to 8 bits, where a difference of 1e-16 has no effect."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import cv2
 import numpy as np
@@ -19,6 +20,11 @@ _LIGHT = (-0.30, -0.42, 0.857)  # the light sits beside the lens: from the upper
 def to_bytes(image: Image) -> Bytes:
     """Round values from 0 to 1 into 0 to 255."""
     return np.clip(np.round(image * 255.0), 0, 255).astype(np.uint8)
+
+
+def soften(image: Image, sigma: float) -> Image:
+    """Gaussian blur."""
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), sigma), dtype=np.float64)
 
 
 def smooth_step(low: float, high: float, value: Image) -> Image:
@@ -71,7 +77,7 @@ def lobules(rng: np.random.Generator, size_hw: tuple[int, int], spacing: float) 
 
 def light(height: Image, strength: float, shine: float, gloss: int) -> tuple[Image, Image]:
     """Light a height field: a diffuse factor around 1, and the wet highlights (0 to 1)."""
-    gy, gx = np.gradient(cv2.GaussianBlur(height, (0, 0), 0.8))
+    gy, gx = np.gradient(soften(height, 0.8))
     nx, ny = -gx * strength, -gy * strength
     length = np.sqrt(nx * nx + ny * ny + 1.0)
     facing = (nx * _LIGHT[0] + ny * _LIGHT[1] + _LIGHT[2]) / length
@@ -94,7 +100,7 @@ def tube(
     across = np.zeros(size_hw)
     along = np.zeros(size_hw)
     radius = np.ones(size_hw)
-    lengths = [((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5 for (x0, y0), (x1, y1) in zip(points[:-1], points[1:], strict=True)]
+    lengths = [((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5 for (x0, y0), (x1, y1) in pairwise(points)]
     total, passed = sum(lengths), 0.0
     for (x0, y0), (x1, y1), r0, r1, length in zip(points[:-1], points[1:], radii[:-1], radii[1:], lengths, strict=True):
         ux, uy = (x1 - x0) / length, (y1 - y0) / length
@@ -116,14 +122,16 @@ def tube(
     return coverage, ridge, np.clip(across, -1.0, 1.0), along
 
 
-def vessels(rng: np.random.Generator, size_hw: tuple[int, int], roots: int, length: int, width: float, heading: float | None = None) -> Image:
+def vessels(
+    rng: np.random.Generator, size_hw: tuple[int, int], roots: int, length: int, width: float, heading: float | None = None
+) -> Image:
     """Branching vessels as a soft mask; `heading` in radians, None for any direction."""
     height, w = size_hw
     mask = np.zeros(size_hw, dtype=np.uint8)
-    branches = [
-        (rng.uniform(0, w), rng.uniform(0, height), rng.uniform(0, 6.283) if heading is None else heading + rng.normal(0, 0.4), width, length)
-        for _ in range(roots)
-    ]
+    branches = []
+    for _ in range(roots):
+        angle = rng.uniform(0, 6.283) if heading is None else heading + rng.normal(0, 0.4)
+        branches.append((rng.uniform(0, w), rng.uniform(0, height), angle, width, length))
     while branches:
         x, y, angle, thick, steps = branches.pop()
         path = [(x, y)]
@@ -136,4 +144,4 @@ def vessels(rng: np.random.Generator, size_hw: tuple[int, int], roots: int, leng
         fixed = np.round(np.array(path) * 16).astype(np.int32).reshape(-1, 1, 2)
         shade = int(min(255.0, 110.0 + 90.0 * thick))
         cv2.polylines(mask, [fixed], False, shade, max(1, round(thick)), cv2.LINE_AA, 4)
-    return cv2.GaussianBlur(mask.astype(np.float64) / 255.0, (0, 0), 0.7)
+    return soften(mask.astype(np.float64) / 255.0, 0.7)

@@ -12,10 +12,18 @@ from surgicalmamba.data.synthetic.procedure import PHASE_NAMES, PHASES, Activity
 from surgicalmamba.data.synthetic.render import VIEW_HW
 from surgicalmamba.errors import DataError
 
-_CELL_HW = (168, 224)
+_CELL_HW = (150, 200)
 _TITLE_H = 26
 _ROWS = 5
-_TITLES = ("Preparation", "Calot dissection", "Clipping, cutting", "Gallbladder dissection", "Packaging", "Cleaning, coagulation", "Retraction")
+_TITLES = (
+    "Preparation",
+    "Calot dissection",
+    "Clipping, cutting",
+    "Gallbladder dissection",
+    "Packaging",
+    "Cleaning, coagulation",
+    "Retraction",
+)
 
 
 def write_contact_sheet(path: Path, seed: int) -> None:
@@ -80,7 +88,7 @@ def _title_row() -> NDArray[np.uint8]:
     assert len(_TITLES) == len(PHASE_NAMES)
     row = np.zeros((_TITLE_H, _CELL_HW[1] * len(_TITLES), 3), dtype=np.uint8)
     for column, title in enumerate(_TITLES):
-        (width, _), _ = cv2.getTextSize(title, cv2.FONT_HERSHEY_SIMPLEX, 0.48, 1)
+        (width, _), _ = cv2.getTextSize(title, cv2.FONT_HERSHEY_SIMPLEX, 0.44, 1)
         x = column * _CELL_HW[1] + (_CELL_HW[1] - width) // 2
-        cv2.putText(row, title, (x, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.48, (235, 235, 235), 1, cv2.LINE_AA)
+        cv2.putText(row, title, (x, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.44, (235, 235, 235), 1, cv2.LINE_AA)
     return row
