@@ -44,7 +44,7 @@ RIGHT_HAND = {
 }
 LEFT_GRASPER = {
     Activity.HOLD: 1.0,
-    Activity.DISSECT: 0.72,
+    Activity.DISSECT: 0.80,
     Activity.CLIP: 0.75,
     Activity.CUT: 0.75,
     Activity.IRRIGATE: 0.55,

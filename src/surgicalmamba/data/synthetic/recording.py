@@ -66,6 +66,8 @@ def write_dataset(
             for future in as_completed(futures):
                 future.result()
                 tell(futures[future].procedure.n_frames)
+    for leftover in out.glob("*.tmp"):  # of killed runs; also hidden ones
+        leftover.unlink(missing_ok=True)
     (out / UNFINISHED).replace(out / "phases.yaml")
     return files
 

@@ -66,12 +66,14 @@ def lobules(rng: np.random.Generator, size_hw: tuple[int, int], spacing: float) 
     nearest = np.full(size_hw, np.inf)
     second = np.full(size_hw, np.inf)
     owner = np.zeros(size_hw, dtype=np.int64)
-    for index, (cy, cx) in enumerate(zip(ys.ravel(), xs.ravel(), strict=True)):
-        distance = np.sqrt((x - cx) ** 2 + (y - cy) ** 2)
-        closer = distance < nearest
-        second = np.where(closer, nearest, np.minimum(second, distance))
-        owner[closer] = index
-        nearest = np.where(closer, distance, nearest)
+    reach = 2.5 * spacing  # no lobe is the nearest or second nearest from further away
+    for index, (cy, cx) in enumerate(zip(ys.ravel().tolist(), xs.ravel().tolist(), strict=True)):
+        here = (slice(max(int(cy - reach), 0), max(int(cy + reach), 0)), slice(max(int(cx - reach), 0), max(int(cx + reach), 0)))
+        distance = np.sqrt((x[here] - cx) ** 2 + (y[here] - cy) ** 2)
+        closer = distance < nearest[here]
+        second[here] = np.where(closer, nearest[here], np.minimum(second[here], distance))
+        owner[here] = np.where(closer, index, owner[here])
+        nearest[here] = np.where(closer, distance, nearest[here])
     return smooth_step(0.0, 0.55, (second - nearest) / spacing), shades[owner]
 
 
