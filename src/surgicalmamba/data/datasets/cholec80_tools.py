@@ -35,8 +35,8 @@ class Cholec80Tools(FeatureAdapter):
 
     def find(self) -> Found:
         tools = match_files(self.source, r"video([0-9]{2})-tool\.txt", lambda match: f"video{match[1]}")
-        phases = match_files(self.source, r"video([0-9]{2})-phase\.txt", lambda match: f"video{match[1]}")
         if tools:
+            phases = match_files(self.source, r"video([0-9]{2})-phase\.txt", lambda match: f"video{match[1]}")
             return Found([Procedure(key, path, (phases[key],) if key in phases else ()) for key, path in tools.items()])
         procedures = [
             Procedure(name.partition("/")[0], path, ())
