@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surgicalmamba.data.manifest import Kind, Manifest, VideoEntry
+from surgicalmamba.data.vocabulary import UNLABELLED
 from surgicalmamba.errors import DataError
 
-UNLABELLED = -1
 MANIFEST = "dataset.json"
 PARTIAL = ".partial"
 LABELS_HEADER = "frame,time_s,phase"
