@@ -10,12 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
+from surgicalmamba.data.images import read_image
 from surgicalmamba.data.lanes import Span, Step, epoch_order, plan_lanes
-from surgicalmamba.data.store import UNLABELLED, PreparedVideo
+from surgicalmamba.data.store import PreparedVideo
 from surgicalmamba.data.transforms import Draw, FrameTransform
+from surgicalmamba.data.vocabulary import UNLABELLED
 from surgicalmamba.errors import DataError, InputError
 
 STATE_VERSION = 1
@@ -207,18 +208,12 @@ def _read_frames(
         transform.apply(read_frame(video, start + i, transform.decode_side), draws[i], out[i])
 
 
-def read_frame(video: PreparedVideo, row: int, least_side: int | None = None) -> NDArray[np.uint8]:
-    """The stored frame of sample `row` as RGB bytes; reduced by the decoder, at no cost, to a side of at least `least_side` if given."""
-    path = video.frame_path(row)
+def read_frame(video: PreparedVideo, row: int, least_side: int = 0) -> NDArray[np.uint8]:
+    """The stored frame of sample `row` as RGB bytes, at full size or reduced to sides of at least `least_side`."""
     try:
-        data = path.read_bytes()
-        side = least_side or 0
-        frame: NDArray[np.uint8] = simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=side, min_width=side, min_factor=1)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); run prepare again.") from None
-    except ValueError as error:
-        raise DataError(f"{path}: not a readable JPEG ({' '.join(str(error).split())}); run prepare again.") from None
-    return frame
+        return read_image(video.frame_path(row), least_side)
+    except DataError as error:
+        raise DataError(f"{error} Run prepare again, or surgicalmamba check on the folder.") from None
 
 
 def _check(videos: Sequence[PreparedVideo], transform: FrameTransform | None, **counts: int) -> None:

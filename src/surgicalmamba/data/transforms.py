@@ -23,6 +23,7 @@ Frames = NDArray[np.uint8]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _LUMA = np.array((0.299, 0.587, 0.114))
 _RESIZE_OVER_CROP = 250 / 224
+_ALIASES_BEYOND = 1.5
 
 
 class AugmentConfig(Section):
@@ -64,8 +65,8 @@ class FrameTransform(Protocol):
         """Height and width of the result."""
 
     @property
-    def decode_side(self) -> int | None:
-        """A decoder may deliver a frame reduced to no less than this side; None asks for the full size."""
+    def decode_side(self) -> int:
+        """A decoder may deliver a frame reduced to sides of no less than this; 0 asks for the full size."""
 
     def draw(self, rng: np.random.Generator, n_frames: int) -> list[Draw]:
         """One draw per frame of a clip."""
@@ -91,7 +92,8 @@ class Augment:
         return self.config.resize if self.config.resize is not None else round(self.image_size * _RESIZE_OVER_CROP)
 
     @property
-    def decode_side(self) -> int | None:
+    def decode_side(self) -> int:
+        """The decoder does most of a strong reduction: it is faster there, and free of aliasing."""
         return self.resize
 
     def draw(self, rng: np.random.Generator, n_frames: int) -> list[Draw]:
@@ -132,17 +134,19 @@ class WholeFrame:
     image_size: int = 224
 
     @property
-    def decode_side(self) -> int | None:
-        return None
+    def decode_side(self) -> int:
+        """Full size: the result must not depend on the frame having been a JPEG."""
+        return 0
 
     def draw(self, rng: np.random.Generator, n_frames: int) -> list[Draw]:
         """Nothing is drawn."""
         return [NO_CHANGE] * n_frames
 
     def apply(self, frame_rgb: Frames, draw: Draw, out: Frames) -> None:
-        """Resize by area when shrinking, so that no detail aliases, and linearly when growing."""
-        shrinks = frame_rgb.shape[0] >= self.image_size and frame_rgb.shape[1] >= self.image_size
-        cv2.resize(frame_rgb, (self.image_size, self.image_size), dst=out, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+        """Resize linearly as the release does, by area where linear sampling would skip pixels."""
+        shrink = max(frame_rgb.shape[0], frame_rgb.shape[1]) / self.image_size
+        interpolation = cv2.INTER_AREA if shrink > _ALIASES_BEYOND else cv2.INTER_LINEAR
+        cv2.resize(frame_rgb, (self.image_size, self.image_size), dst=out, interpolation=interpolation)
 
     def clip(self, frames_rgb: Frames) -> Frames:
         """Transform frames (n, h, w, 3) -> (n, image_size, image_size, 3)."""
