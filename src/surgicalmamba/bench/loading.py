@@ -18,8 +18,8 @@ from surgicalmamba.data.synthetic.procedure import PHASE_NAMES
 from surgicalmamba.data.synthetic.recording import encode
 from surgicalmamba.data.transforms import Augment, AugmentConfig, WholeFrame
 
-_LANES, _CLIP_LEN, _VIDEOS = 4, 64, 4
-_SAMPLES = 2 * _CLIP_LEN  # of each video: two clips a lane, so every batch is full
+_LANES = _VIDEOS = 4
+_CLIPS = 2  # of each video; as many videos as lanes, so every batch is full
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,17 @@ class LoadingReport:
     rendering: list[LoadingRow]
 
 
-def measure_loading(runs: int = 3, workers: int = 2) -> LoadingReport:
+def measure_loading(runs: int = 3, workers: int = 2, clip_len: int = 64) -> LoadingReport:
     """Prepare synthetic frames at 250 x 250, then deliver them in every way that training or evaluation uses."""
     with tempfile.TemporaryDirectory() as folder:
-        dataset = _prepare(Path(folder) / "prepared")
+        dataset = _prepare(Path(folder) / "prepared", _CLIPS * clip_len)
         videos = list(dataset.videos.values())
         n_bytes = float(np.mean([video.content_bytes / video.n_samples for video in dataset.manifest.videos.values()]))
         augment, per_frame = Augment(), Augment(AugmentConfig(draw="frame"))
 
         def deliver(transform: Augment | WholeFrame, n_workers: int, prefetch: int) -> Callable[[], int]:
             def run() -> int:
-                loader = ClipLoader(videos, n_lanes=_LANES, clip_len=_CLIP_LEN, transform=transform, workers=n_workers, prefetch=prefetch)
+                loader = ClipLoader(videos, n_lanes=_LANES, clip_len=clip_len, transform=transform, workers=n_workers, prefetch=prefetch)
                 return sum(int(batch.is_frame.sum()) for batch in loader)
 
             return run
@@ -66,9 +66,9 @@ def measure_loading(runs: int = 3, workers: int = 2) -> LoadingReport:
             f"{workers} workers, a draw per frame": deliver(per_frame, workers, 2),
             f"{workers} workers, a draw per clip, 96 x 96": deliver(Augment(image_size=96), workers, 2),
             f"{workers} workers, evaluation": deliver(WholeFrame(), workers, 2),
-            "decoding alone, one thread": lambda: [read_frame(video, row) for video in videos for row in range(_SAMPLES)],
+            "decoding alone, one thread": lambda: [read_frame(video, row) for video in videos for row in range(video.n_samples)],
         }
-        n_frames = _VIDEOS * _SAMPLES
+        n_frames = _VIDEOS * _CLIPS * clip_len
         loading = _rows(take_turns(ways, runs), n_frames)
         return LoadingReport(workers, n_frames, Preprocess().size, n_bytes, loading, _measure_rendering(runs, Path(folder)))
 
@@ -90,13 +90,13 @@ def _rows(timings: dict[str, Timing], n_frames: int) -> list[LoadingRow]:
     return [LoadingRow(way, t, n_frames / t.median_ms * 1e3, first.median_ms / t.median_ms) for way, t in timings.items()]
 
 
-def _prepare(folder: Path) -> PreparedDataset:
+def _prepare(folder: Path, n_samples: int) -> PreparedDataset:
     """A small prepared dataset of rendered frames, stored exactly as `prepare` stores a recording."""
     preprocess = Preprocess()
     entries = {}
     for number in range(_VIDEOS):
         op = Operation(seed=0, video=number)
-        rows = np.linspace(0, op.procedure.n_frames - 1, _SAMPLES).astype(np.int64)
+        rows = np.linspace(0, op.procedure.n_frames - 1, n_samples).astype(np.int64)
         draft = VideoDraft(folder, f"video{number + 1:02d}", "frames")
         for row in rows.tolist():
             draft.add_image(encode_jpeg(preprocess(op.renderer.frame(row))))

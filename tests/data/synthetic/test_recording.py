@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from surgicalmamba.data.synthetic import PHASE_NAMES, operation, write_dataset
+from surgicalmamba.data.synthetic import PHASE_NAMES, operation, recording, write_dataset
 from surgicalmamba.data.synthetic.recording import total_frames, video_name
 from surgicalmamba.errors import DataError
 
@@ -92,6 +92,7 @@ def test_a_killed_call_is_continued_by_the_same_call_and_ends_with_the_same_byte
     process.wait()
     process.stdout.close()
     assert not (out / "phases.yaml").exists() and not (out / "video02.mp4").exists()
+    assert any(path.name.endswith(".tmp") for path in out.iterdir())  # the half-written video, under another name
     finished_at = (out / "video01.mp4").stat().st_mtime_ns
     write_dataset(out, videos=2, seed=SEED, short=True, fps=FPS)
     assert digests(out) == digests(folder)
@@ -138,6 +139,36 @@ def test_a_folder_that_cannot_be_made_is_one_readable_line(tmp_path):
     with pytest.raises(DataError, match=r"cannot write .*file/out.*\.") as caught:
         write_dataset(tmp_path / "file" / "out", videos=1, seed=0, short=True)
     assert "\n" not in str(caught.value)
+
+
+def test_the_encoder_gives_the_same_bytes_without_its_assembly(tmp_path, monkeypatch):
+    op = operation(SEED, 0, short=True, fps=FPS)
+    frames = [op.renderer.frame(i) for i in range(0, op.procedure.n_frames, 9)]
+    recording.encode(tmp_path / "fast.mp4", frames, FPS)
+    configure = recording._configure
+
+    def configure_plainly(stream, fps):
+        configure(stream, fps)
+        stream.options = {**stream.options, "x264-params": stream.options["x264-params"] + ":asm=0"}
+
+    monkeypatch.setattr(recording, "_configure", configure_plainly)
+    recording.encode(tmp_path / "plain.mp4", frames, FPS)
+    assert (tmp_path / "fast.mp4").read_bytes() == (tmp_path / "plain.mp4").read_bytes()
+
+
+def test_a_disk_that_fills_up_is_one_readable_line_and_leaves_no_half_video(tmp_path):
+    """A real write error: the process may write no file beyond 100 kB."""
+    script = (
+        "import resource, sys; from pathlib import Path\n"
+        "from surgicalmamba.data.synthetic import write_dataset; from surgicalmamba.errors import DataError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        f"try: write_dataset(Path(sys.argv[1]), videos=1, seed={SEED}, short=True, fps={FPS})\n"
+        "except DataError as error: print(error)"
+    )
+    out = tmp_path / "out"
+    result = subprocess.run([sys.executable, "-c", script, str(out)], capture_output=True, text=True, check=True)
+    assert "video01.mp4: File too large" in result.stdout and len(result.stdout.splitlines()) == 1
+    assert [path.name for path in out.iterdir()] == [".unfinished.yaml"]
 
 
 def test_progress_adds_up_to_the_promised_number_of_frames(tmp_path):

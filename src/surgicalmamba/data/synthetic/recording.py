@@ -54,9 +54,13 @@ def write_dataset(
     files = [out / f"{video_name(number, videos)}.mp4" for number in range(videos)]
     if not _begin(out, description, files):
         return files
-    waiting = [(op, file) for op, file in zip(operations, files, strict=True) if not file.with_suffix(".txt").exists()]
     tell = progress if progress is not None else _silent
-    tell(sum(op.procedure.n_frames for op, file in zip(operations, files, strict=True) if file.with_suffix(".txt").exists()))
+    waiting = []
+    for op, file in zip(operations, files, strict=True):
+        if file.exists() and file.with_suffix(".txt").exists():
+            tell(op.procedure.n_frames)
+        else:
+            waiting.append((op, file))
     if workers == 1:
         for op, file in waiting:
             _write_operation(op, file, tell)
