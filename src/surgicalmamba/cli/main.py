@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from surgicalmamba.cli.bench import bench
+from surgicalmamba.cli.check import check
 from surgicalmamba.cli.doctor import doctor
+from surgicalmamba.cli.prepare import prepare
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
 
@@ -34,7 +37,10 @@ def options(
     """Options before the verb."""
 
 
+app.add_typer(bench, name="bench")
+app.command()(check)
 app.command()(doctor)
+app.add_typer(prepare, name="prepare")
 
 
 def main() -> None:

@@ -87,6 +87,7 @@ class Manifest(Record):
     settings: dict[str, Setting]
     splits: dict[str, dict[str, list[str]]]
     split_notes: dict[str, str] = {}
+    overlaps: dict[str, str] = Field({}, description="Splits whose roles share videos because they were published so.")
     missing: list[str] = Field([], description="Ids that the splits name and the source folder did not hold.")
     videos: dict[str, VideoEntry] = Field(min_length=1)
 

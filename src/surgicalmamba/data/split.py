@@ -31,8 +31,7 @@ class Split:
     @property
     def note(self) -> str:
         """Source, and what a reader must know before quoting a number made with it."""
-        warnings = ["" if self.is_verified else "The id list is unverified.", f"Overlap: {self.overlap}." if self.overlap else ""]
-        return " ".join(part for part in (self.source, *warnings) if part)
+        return " ".join(part for part in (self.source, "" if self.is_verified else "The id list is unverified.") if part)
 
     def shared(self) -> list[tuple[str, str, str]]:
         """(video, role, other role) for every video that two roles share."""

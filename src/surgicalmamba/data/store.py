@@ -302,6 +302,14 @@ def finished_video(dataset: Path, video: str) -> VideoEntry | None:
         return None
 
 
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file of the dataset."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); run prepare again.") from None
+
+
 def content_hash(folder: Path, kind: Kind, n_samples: int) -> str:
     """The hash that VideoEntry.content_sha256 must equal, computed from the files that are there."""
     digest = hashlib.sha256()

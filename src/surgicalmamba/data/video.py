@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_TRIAL_PACKETS = 16
+_TRIAL_PACKETS = 8
 _TEXT_CODECS = frozenset({"ansi", "bintext", "xbin", "idf"})
 """FFmpeg draws text files as pictures; a label file given as a video must not pass."""
 

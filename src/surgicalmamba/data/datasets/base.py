@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from surgicalmamba.data.annotations import RowFormat, read_row_labels
 from surgicalmamba.data.images import natural_key
 from surgicalmamba.data.labels import Labels
+from surgicalmamba.data.manifest import Setting
 from surgicalmamba.data.sampling import By
 from surgicalmamba.data.split import Split, shipped_splits
 from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
@@ -70,6 +71,11 @@ class Adapter(ABC):
     def vocabulary(self) -> PhaseVocabulary:
         """Phase names in id order."""
         return load_vocabulary(self.name)
+
+    def label_settings(self) -> dict[str, Setting]:
+        """What, besides the label files, decides the phase ids that are stored."""
+        words = self.vocabulary
+        return {"phases": list(words.names), "aliases": [f"{a}: {b}" for a, b in words.aliases.items()], "first_id": words.first_id}
 
     @abstractmethod
     def find(self) -> Found:

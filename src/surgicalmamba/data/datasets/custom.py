@@ -11,6 +11,7 @@ from surgicalmamba.data.datasets.base import Found, Procedure, VideoAdapter, onl
 from surgicalmamba.data.datasets.grasp import check_numbering, read_coco_phases
 from surgicalmamba.data.images import SUFFIXES, natural_key
 from surgicalmamba.data.labels import Labels
+from surgicalmamba.data.manifest import Setting
 from surgicalmamba.data.sampling import parse_fps
 from surgicalmamba.data.split import Split, automatic_split, file_splits
 from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
@@ -43,6 +44,14 @@ def read_description(path: Path) -> Description:
     if rows not in (None, "frame", "second"):
         raise DataError(f"{path}: rows is {rows!r}; write frame or second.")
     return Description(None if fps is None else parse_fps(str(fps)), first_row or 0, rows == "second")
+
+
+def description_settings(source: Path) -> dict[str, Setting]:
+    """The description as settings of the manifest."""
+    description = read_description(phases_file(source))
+    fps = description.image_fps
+    rows = "second" if description.per_second else "frame"
+    return {"image_fps": None if fps is None else str(fps), "first_row": description.first_row, "rows": rows}
 
 
 def phases_file(source: Path) -> Path:
@@ -100,6 +109,9 @@ class Custom(VideoAdapter):
     @property
     def vocabulary(self) -> PhaseVocabulary:
         return load_vocabulary(phases_file(self.source))
+
+    def label_settings(self) -> dict[str, Setting]:
+        return {**super().label_settings(), **description_settings(self.source)}
 
     def find(self) -> Found:
         description = read_description(phases_file(self.source))

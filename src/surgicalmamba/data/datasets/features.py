@@ -9,9 +9,10 @@ import numpy as np
 from surgicalmamba.data.annotations import read_any
 from surgicalmamba.data.arrays import as_features, as_phases, load_npy, load_npz, npz_names, same_length
 from surgicalmamba.data.datasets.base import FeatureAdapter, FeatureSequence, Found, Procedure, walk
-from surgicalmamba.data.datasets.custom import label_files, own_id, own_splits, phases_file, read_description
+from surgicalmamba.data.datasets.custom import description_settings, label_files, own_id, own_splits, phases_file, read_description
 from surgicalmamba.data.images import natural_key
 from surgicalmamba.data.labels import RowLabels
+from surgicalmamba.data.manifest import Setting
 from surgicalmamba.data.split import Split
 from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
 from surgicalmamba.errors import DataError
@@ -29,6 +30,9 @@ class Features(FeatureAdapter):
     @property
     def vocabulary(self) -> PhaseVocabulary:
         return load_vocabulary(phases_file(self.source))
+
+    def label_settings(self) -> dict[str, Setting]:
+        return {**super().label_settings(), **description_settings(self.source)}
 
     def find(self) -> Found:
         files = walk(self.source)
