@@ -53,6 +53,7 @@ def _write(out: Path, videos: int, seed: int, short: bool, fps: int, workers: in
     from surgicalmamba.data.synthetic.recording import total_frames
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("synthetic", total=total_frames(videos, seed, short, fps))
         return write_dataset(out, videos, seed, short, fps, workers, lambda frames: progress.advance(bar, frames))
