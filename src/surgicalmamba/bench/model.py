@@ -1,7 +1,7 @@
 """`surgicalmamba bench model`: size and speed of the network on this machine, each ratio measured in one run."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -32,8 +32,26 @@ class ModelBench:
     frame: dict[str, Timing]
     boundary_over_ordinary: float
 
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
+    def lines(self) -> list[str]:
+        """The report as text."""
+        text = [f"{self.preset} preset on {self.machine}"]
+        text += [f"  parameters, {name:<20} {count:>14,}" for name, count in self.parameters.items()]
+        text += [f"  multiply-accumulates, {name:<10} {macs:>14,} per frame" for name, macs in self.macs_per_frame.items()]
+        text += [f"  state {self.state_bytes:>42,} bytes"]
+        for title, timings in (
+            (f"forward, {self.clip_frames} frames", self.forward),
+            (f"forward and backward, {self.clip_frames} frames", self.forward_backward),
+            ("rotation of one path", self.rotation),
+            ("one frame", self.frame),
+        ):
+            text.append(f"  {title}")
+            for name, t in timings.items():
+                text.append(f"    {name:<12} median {t.median_ms:>10.2f} ms   p95 {t.p95_ms:>10.2f} ms   ({t.runs} runs)")
+        return [
+            *text,
+            f"  clip over steps: forward {self.forward_speedup:.1f} x, forward and backward {self.forward_backward_speedup:.1f} x",
+            f"  rotation form in use: {self.rotation_form}; boundary over ordinary frame: {self.boundary_over_ordinary:.2f}",
+        ]
 
 
 def bench_model(preset: str, runs: int, threads: int | None = None, quick: bool = False) -> ModelBench:

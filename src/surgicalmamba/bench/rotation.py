@@ -50,3 +50,13 @@ def bench_rotation(device: str, runs: int, threads: int | None = None) -> list[R
 
 def _call(form: Form, state: Tensor, U: Tensor, V: Tensor, theta: Tensor) -> Callable[[], object]:
     return lambda: float(regram(state, U, V, theta, form).flatten()[0])  # reading a value waits for the device
+
+
+def lines(results: list[RotationBench]) -> list[str]:
+    """The sweep as a table."""
+    text = ["state  rank   low-rank ms      dense ms   dense/low-rank  auto takes"]
+    for r in results:
+        times = f"{r.low_rank.median_ms:>13.3f} {r.dense.median_ms:>13.3f} {r.dense_over_low_rank:>16.2f}"
+        note = "" if r.chosen == r.measured_faster else "  (the other form was faster here: set rotation.form)"
+        text.append(f"{r.d_state:>5} {r.rank:>5} {times}  {r.chosen}{note}")
+    return text

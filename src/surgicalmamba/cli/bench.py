@@ -1,6 +1,7 @@
 """`surgicalmamba bench WHAT`: measurements, one per subcommand. Each prints a table, or JSON with --json."""
 
 import json as json_module
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -8,14 +9,15 @@ import typer
 
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and size on this machine: medians, 95th percentiles, ratios in one run.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Runs = Annotated[int, typer.Option(min=1, help="Timed repetitions of each way.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")]
 Threads = Annotated[int | None, typer.Option(help="Torch threads; by default all cores.")]
 
 
 @bench.command()
 def model(
     preset: Annotated[str, typer.Option(help="paper, release or tiny.")] = "paper",
-    runs: Annotated[int, typer.Option(min=1, help="Repetitions of the clip and of the step loop.")] = 5,
+    runs: Runs = 5,
     threads: Threads = None,
     quick: Annotated[bool, typer.Option("--quick", help="One chunk instead of a whole clip.")] = False,
     json: Json = False,
@@ -27,32 +29,13 @@ def model(
     from surgicalmamba.bench.model import bench_model
 
     result = bench_model(preset, runs, threads, quick)
-    if json:
-        typer.echo(json_module.dumps(result.as_json(), indent=2))
-        return
-    typer.echo(f"{result.preset}: {result.machine}")
-    for name, n_parameters in result.parameters.items():
-        typer.echo(f"  parameters, {name:<20} {n_parameters:>14,}")
-    for name, macs in result.macs_per_frame.items():
-        typer.echo(f"  multiply-accumulates, {name:<10} {macs:>14,} per frame")
-    typer.echo(f"  state {result.state_bytes:>42,} bytes")
-    for title, timings in (
-        (f"forward, {result.clip_frames} frames", result.forward),
-        (f"forward and backward, {result.clip_frames} frames", result.forward_backward),
-        ("rotation of one path", result.rotation),
-        ("one frame", result.frame),
-    ):
-        typer.echo(f"  {title}")
-        for name, timing in timings.items():
-            typer.echo(f"    {name:<12} median {timing.median_ms:>10.2f} ms   p95 {timing.p95_ms:>10.2f} ms   ({timing.runs} runs)")
-    typer.echo(f"  clip over steps: forward {result.forward_speedup:.1f} x, forward and backward {result.forward_backward_speedup:.1f} x")
-    typer.echo(f"  rotation form in use: {result.rotation_form};  boundary over ordinary frame: {result.boundary_over_ordinary:.2f}")
+    typer.echo(json_module.dumps(asdict(result), indent=2) if json else "\n".join(result.lines()))
 
 
 @bench.command()
 def rotation(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps ...")] = "cpu",
-    runs: Annotated[int, typer.Option(min=1, help="Repetitions per size and form.")] = 50,
+    runs: Runs = 50,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -60,28 +43,19 @@ def rotation(
 
     Example: surgicalmamba bench rotation --runs 10
     """
-    from dataclasses import asdict
-
-    from surgicalmamba.bench.rotation import bench_rotation
+    from surgicalmamba.bench.rotation import bench_rotation, lines
 
     results = bench_rotation(device, runs, threads)
-    if json:
-        typer.echo(json_module.dumps([asdict(result) for result in results], indent=2))
-        return
-    typer.echo("state  rank   low-rank ms      dense ms   dense/low-rank  auto takes")
-    for r in results:
-        note = "" if r.chosen == r.measured_faster else "  (the other form was faster here: set rotation.form)"
-        times = f"{r.low_rank.median_ms:>13.3f} {r.dense.median_ms:>13.3f} {r.dense_over_low_rank:>16.2f}"
-        typer.echo(f"{r.d_state:>5} {r.rank:>5} {times}  {r.chosen}{note}")
+    typer.echo(json_module.dumps([asdict(result) for result in results], indent=2) if json else "\n".join(lines(results)))
 
 
 @bench.command("evaluate")
 def bench_evaluate(
     rows: Annotated[list[int] | None, typer.Option(help="Sizes to grow through; repeatable. Default: 100 000, 1 and 10 million.")] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 3,
+    runs: Runs = 3,
     labels: Annotated[Path | None, typer.Option(help="Cholec80 labels to time the command on, instead of made-up ones.")] = None,
     predictions: Annotated[Path | None, typer.Option(help="Predictions that belong to --labels.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")] = False,
+    json: Json = False,
 ) -> None:
     """Time scoring: the whole command over a test set of 39 videos, and reading and scoring up to 10 million rows.
 
@@ -94,3 +68,35 @@ def bench_evaluate(
 
     result = measure(rows or [100_000, 1_000_000, 10_000_000], runs, labels, predictions)
     typer.echo(json_module.dumps(result.as_dict(), indent=2) if json else "\n".join(result.lines()))
+
+
+@bench.command("data")
+def data(
+    video: Annotated[Path | None, typer.Option(help="A recording to decode. Default: generated 720p patterns.")] = None,
+    runs: Runs = 3,
+    json: Json = False,
+) -> None:
+    """Decoding speed against the ffmpeg command line on the same file, bytes per hour of surgery, and prepared frames to training.
+
+    Example: surgicalmamba bench data --runs 1
+    """
+    from surgicalmamba.bench.decode import measure_decode, measure_patterns
+    from surgicalmamba.bench.loading import measure_loading, report_lines
+    from surgicalmamba.bench.timing import machine
+
+    reports = measure_patterns(runs=runs) if video is None else [measure_decode(video, runs)]
+    loading = measure_loading(runs)
+    if json:
+        result = {"machine": machine(), "decode": [asdict(report) for report in reports], "training": asdict(loading)}
+        typer.echo(json_module.dumps(result, indent=2))
+        return
+    for report in reports:
+        size = "x".join(str(n) for n in reversed(report.size_hw))
+        typer.echo(f"{report.file}: {report.codec}, {size}, {report.fps:g} fps, {report.duration_s:.1f} s; baseline {report.baseline}")
+        for row in report.rows:
+            ratio = "" if row.ratio is None else f"  x{row.ratio:.2f}"
+            typer.echo(f"  {row.way:<28} {row.source_s_per_s:8.1f} source s/s  median {row.timing.median_ms:8.1f} ms{ratio}")
+        equal = "equal to" if report.frames_equal else "DIFFERENT FROM"
+        typer.echo(f"  decoded {report.frames_decoded} of {report.frames} frames; pixels {equal} decoding all")
+        typer.echo(f"  {report.jpeg_bytes_per_hour / 1e6:.0f} MB per hour as prepared images")
+    typer.echo("\n".join(report_lines(loading)))

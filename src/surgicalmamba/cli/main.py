@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from surgicalmamba.cli.bench import bench
+from surgicalmamba.cli.check import check
 from surgicalmamba.cli.demo import demo
 from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.cli.evaluate import evaluate
+from surgicalmamba.cli.prepare import prepare
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
 
@@ -38,6 +40,8 @@ def options(
 
 
 app.command()(demo)
+app.add_typer(prepare, name="prepare")
+app.command()(check)
 app.command()(evaluate)
 app.add_typer(bench, name="bench")
 app.command()(doctor)

@@ -1,0 +1,65 @@
+"""`surgicalmamba check DIR`: look over a source folder or a prepared dataset."""
+
+import json as json_module
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from surgicalmamba.data.check import CheckReport, VideoCheck
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(help="A dataset as downloaded, your own folder, or a prepared dataset.")],
+    dataset: Annotated[str | None, typer.Option(help="Which dataset a source folder holds. Default: found out by its files.")] = None,
+    source: Annotated[Path | None, typer.Option(help="For a prepared dataset: its source, to tell whether it is stale.")] = None,
+    tolerance: Annotated[int, typer.Option(min=0, help="Samples by which a video and its labels may differ in length.")] = 2,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")] = False,
+) -> None:
+    """Show per video what is there and what is wrong: frames, labels, absent phases, unlabelled stretches, duplicates, split overlap.
+
+    Exits 1 when something is wrong.
+
+    Example: surgicalmamba check PREPARED
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from surgicalmamba.data.check import check as look_over
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("checking", total=None)
+        report = look_over(folder, dataset, source, tolerance, lambda done, total: progress.update(bar, completed=done, total=total))
+    if json:
+        fields = asdict(report) | {"ok": not report.has_errors}
+        typer.echo(json_module.dumps(fields, indent=2))
+    else:
+        _print(report)
+    if report.has_errors:
+        raise typer.Exit(1)
+
+
+def _print(report: "CheckReport") -> None:
+    """A table without colour codes when nobody watches, full width when piped."""
+    typer.echo(f"{report.folder}: {report.dataset}, {report.state}, {len(report.videos)} videos")
+    rows: list[tuple[str, ...]] = [("video", "frames", "fps", "samples", "labelled", "off by", "unlabelled", "absent phases")]
+    rows += [_cells(video) for video in report.videos]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows if len(rows) > 1 else []:
+        padded = [cell.ljust(w) if i in (0, 7) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        typer.echo("  ".join(padded).rstrip())
+    for problem in sorted(report.problems, key=lambda p: p.level):
+        typer.echo(f"{problem.level}: {problem.message}")
+    n_errors = sum(problem.level == "error" for problem in report.problems)
+    typer.echo(f"{n_errors} errors, {len(report.problems) - n_errors} warnings")
+
+
+def _cells(video: "VideoCheck") -> tuple[str, ...]:
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    lost_s = "" if not video.unlabelled_s else f"{len(video.unlabelled_s)} x, from {video.unlabelled_s[0][0]:g} s"
+    counts = (video.frames, video.fps, video.samples, video.labelled, video.mismatch)
+    return (video.id, *(number(value) for value in counts), lost_s, ", ".join(video.absent_phases))

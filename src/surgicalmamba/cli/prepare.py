@@ -1,0 +1,145 @@
+"""`surgicalmamba prepare DATASET`: videos and annotations to a prepared dataset. One subcommand per dataset."""
+
+import json as json_module
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surgicalmamba.cli.prepare_synthetic import synthetic
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from surgicalmamba.data.prepare import Outcome
+
+
+class BackboneEncoder:
+    """A checkpoint's backbone as an encoder of prepared pictures. `name` is the hash of its weights, so other weights are told stale."""
+
+    def __init__(self, checkpoint: str) -> None:
+        from importlib import import_module
+
+        from surgicalmamba.data.manifest import fingerprint
+
+        self._model = import_module("surgicalmamba").load(checkpoint)
+        weights = Path(checkpoint) / "model.safetensors"
+        self.name = fingerprint(weights).sha256 if weights.is_file() else checkpoint
+
+    def __call__(self, rgb: "NDArray[np.uint8]") -> "NDArray[np.float32]":
+        import numpy as np
+        import torch
+
+        from surgicalmamba.data.preprocess import model_input
+
+        frames = torch.from_numpy(model_input(rgb, self._model.config.backbone.image_size))
+        with torch.inference_mode():
+            return np.asarray(self._model.encode(frames), np.float32)
+
+
+prepare = typer.Typer(no_args_is_help=True, help="Turn a public dataset, or your own folder, into checked training data.")
+
+DATASETS = {
+    "cholec80": "Cholec80: 80 cholecystectomies, 7 phases.",
+    "m2cai16": "M2CAI16-workflow: 41 cholecystectomies, 8 phases.",
+    "cataract101": "Cataract-101: 101 cataract operations, 10 phases.",
+    "autolaparo": "AutoLaparo task 1: 21 hysterectomies, 7 phases.",
+    "heichole": "HeiChole: 24 public cholecystectomies, 7 phases.",
+    "heico": "HeiCo: 30 colorectal operations, 14 phases.",
+    "grasp": "GraSP: 13 robot-assisted prostatectomies, 11 phases.",
+    "custom": "Your own videos with a phases.yaml and a label file per video.",
+    "cholec80-tools": "Cholec80's tool presence as 7 inputs, phases as labels (features).",
+    "jigsaws": "JIGSAWS kinematics and gestures, leave one user out (features).",
+    "features": "Your own .npy or .npz features with labels.",
+}
+
+Source = Annotated[Path, typer.Option(help="The dataset as downloaded.")]
+Out = Annotated[Path, typer.Option(help="The prepared dataset: a new folder, or one that an earlier call began.")]
+Fps = Annotated[str | None, typer.Option(help="Samples per second, such as 1, 0.5 or 30000/1001. Default: 1; features: their own rate.")]
+Box = Annotated[str, typer.Option(help="How the dark margin is cut: inclusive, exclusive, all-columns or none.")]
+Size = Annotated[int, typer.Option(help="Height and width of the stored images.")]
+Tolerance = Annotated[int, typer.Option(min=0, help="Samples by which a video and its labels may differ in length.")]
+Exclude = Annotated[list[str] | None, typer.Option(help="Leave this video out; may be given several times.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")]
+Features = Annotated[str | None, typer.Option(metavar="CHECKPOINT", help="Store this checkpoint's backbone features instead of images.")]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help="Throw away a dataset that was made with other settings or videos.")]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of lines.")]
+
+
+def _command(dataset: str) -> None:
+    def run(
+        source: Source,
+        out: Out,
+        fps: Fps = None,
+        box: Box = "inclusive",
+        size: Size = 250,
+        tolerance: Tolerance = 2,
+        exclude: Exclude = None,
+        workers: Workers = None,
+        features: Features = None,
+        rebuild: Rebuild = False,
+        json: Json = False,
+    ) -> None:
+        from surgicalmamba.data.prepare import Request
+        from surgicalmamba.data.preprocess import BoxRule, Preprocess
+        from surgicalmamba.data.sampling import parse_fps
+
+        encoder = None if features is None else BackboneEncoder(features)
+        rule: BoxRule = box  # type: ignore[assignment]  # Preprocess refuses anything else
+        request = Request(
+            dataset,
+            source,
+            out,
+            None if fps is None else parse_fps(fps),
+            Preprocess(rule, size),
+            tolerance,
+            tuple(exclude or ()),
+            workers or os.cpu_count() or 1,
+            rebuild,
+            encoder,
+        )
+        outcome = _with_progress(request)
+        _tell(outcome, out, json)
+        if outcome.failures:
+            raise typer.Exit(1)
+
+    text = f"{DATASETS[dataset]} See docs/datasets.md.\n\nExample: surgicalmamba prepare {dataset} --source DOWNLOAD --out PREPARED"
+    prepare.command(dataset, help=text, short_help=DATASETS[dataset])(run)
+
+
+for _name in DATASETS:
+    _command(_name)
+prepare.command("synthetic", short_help="A synthetic operating room, rendered here: videos and labels for `prepare custom`.")(synthetic)
+
+
+def _with_progress(request: object) -> "Outcome":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from surgicalmamba.data.prepare import Request, prepare
+
+    assert isinstance(request, Request)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(request.dataset, total=None)
+        return prepare(request, lambda done, total: progress.update(bar, completed=done, total=max(total, 1.0)))
+
+
+def _tell(outcome: "Outcome", out: Path, json: bool) -> None:
+    if json:
+        typer.echo(json_module.dumps(vars(outcome), indent=2))
+        return
+    for warning in outcome.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if outcome.failures:
+        width = max(len(video) for video in outcome.failures)
+        typer.echo(f"{len(outcome.failures)} of {outcome.n_videos} videos failed; the dataset is unfinished:")
+        for video, message in outcome.failures.items():
+            typer.echo(f"  {video:<{width}}  {message}")
+        typer.echo("Mend them and run the same command again (finished videos are kept), or leave them out with --exclude.")
+        return
+    typer.echo(f"{out}: {outcome.n_videos} videos ready ({len(outcome.prepared)} prepared, {len(outcome.kept)} already there)")
+
+

@@ -1,0 +1,78 @@
+"""Features of a user's own making: `phases.yaml`, and per procedure `NAME.npy` with a label file, or `NAME.npz` with x and y."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from surgicalmamba.data.annotations import read_any
+from surgicalmamba.data.arrays import as_features, as_phases, load_npy, load_npz, npz_names, same_length
+from surgicalmamba.data.datasets.base import FeatureAdapter, FeatureSequence, Found, Procedure, walk
+from surgicalmamba.data.datasets.custom import description_settings, label_files, own_id, own_splits, phases_file, read_description
+from surgicalmamba.data.images import natural_key
+from surgicalmamba.data.labels import RowLabels
+from surgicalmamba.data.manifest import Setting
+from surgicalmamba.data.split import Split
+from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
+from surgicalmamba.errors import DataError
+
+
+class Features(FeatureAdapter):
+    """One vector per sample at `fps:` of phases.yaml (1 if absent). Labels are phase ids, or any label format with a row per sample."""
+
+    name = "features"
+
+    def __init__(self, source: Path) -> None:
+        super().__init__(source)
+        self.fps = read_description(phases_file(source)).image_fps or Fraction(1)
+
+    @property
+    def vocabulary(self) -> PhaseVocabulary:
+        return load_vocabulary(phases_file(self.source))
+
+    def label_settings(self) -> dict[str, Setting]:
+        return {**super().label_settings(), **description_settings(self.source)}
+
+    def find(self) -> Found:
+        files = walk(self.source)
+        labels = label_files(files)
+        found: dict[str, Procedure] = {}
+        for path in files:
+            if path.suffix.lower() not in (".npy", ".npz") or path.stem.endswith(("-labels", "_labels")):
+                continue
+            key = own_id(path.stem, path)
+            if key in found:
+                raise DataError(f"two feature files called {key}: {found[key].media} and {path}; rename one.")
+            beside = path.with_name(f"{path.stem}_labels.npy")
+            annotation = labels.get(key) or (beside if beside.is_file() else None)
+            found[key] = Procedure(key, path, () if path.suffix.lower() == ".npz" or annotation is None else (annotation,))
+        if not found:
+            raise DataError(f"{self.source}: no .npy or .npz features in it.")
+        return Found(sorted(found.values(), key=lambda procedure: natural_key(procedure.id)))
+
+    def load(self, procedure: Procedure) -> FeatureSequence:
+        path, n_phases = procedure.media, len(self.vocabulary)
+        if path.suffix.lower() == ".npz":
+            if not {"x", "y"} <= set(npz_names(path)):
+                names = ", ".join(npz_names(path)) or "none"
+                raise DataError(f"{path}: expected arrays x (samples, features) and y (samples,), found {names}.")
+            features = as_features(load_npz(path, "x"), f"{path}: x")
+            phases = as_phases(load_npz(path, "y"), n_phases, f"{path}: y")
+        else:
+            features = as_features(load_npy(path), str(path))
+            if not procedure.annotations:
+                raise DataError(f"{path}: no labels for it; expected {path.stem}.csv, {path.stem}.txt or {path.stem}_labels.npy.")
+            label_path = procedure.annotations[0]
+            if label_path.suffix == ".npy":
+                phases = as_phases(load_npy(label_path), n_phases, str(label_path))
+            else:
+                rows = np.arange(len(features))
+                labels = read_any(label_path, self.vocabulary, read_description(phases_file(self.source)).first_row)
+                by_row = isinstance(labels, RowLabels)
+                phases = labels.phases if by_row else labels.phase_of(rows, rows / float(self.fps), self.fps)
+        same_length(len(features), len(phases), str(path))
+        return FeatureSequence(features, phases, self.fps, np.arange(len(features)))
+
+    def splits(self, procedures: Sequence[Procedure]) -> dict[str, Split]:
+        return own_splits(self.source, procedures)

@@ -1,0 +1,84 @@
+"""From a camera picture to the stored one: cut the dark margin of the endoscope's round view, then 250 x 250.
+
+The steps are the field's, in its order: height 300; grey above 15; median of that mask over 19 x 19; bounding box; crop; resize
+without keeping the aspect ratio. The box is found anew in every frame. White and blue censored frames are brighter than the
+threshold and keep their place."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surgicalmamba.errors import ConfigError
+
+IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32)
+BoxRule = Literal["inclusive", "exclusive", "all-columns", "none"]
+"""How the mask's bounding box is cut.
+
+inclusive     rows and columns of the box, ends included; 10 outer columns on each side always go (SurgicalMamba's release)
+exclusive     the same, but the last row and column of the box are lost (TMRNet, Surgformer)
+all-columns   as exclusive, with the outer columns searched too (AutoLaparo's own script)
+none          no cut, only the resize (TeCNO)"""
+
+SEARCH_HEIGHT = 300
+THRESHOLD = 15
+MEDIAN_SIZE = 19
+OUTER_COLUMNS = 10
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """The deterministic part of image preparation, recorded in the manifest."""
+
+    box: BoxRule = "inclusive"
+    size: int = 250
+
+    def __post_init__(self) -> None:
+        if self.box not in get_args(BoxRule):
+            raise ConfigError(f"box rule {self.box!r} is unknown; choose one of {', '.join(get_args(BoxRule))}.")
+        if self.size < 16:
+            raise ConfigError(f"image size {self.size} is too small; use 16 or more (the field's is 250).")
+
+    def __call__(self, rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """(h, w, 3) of any size → (size, size, 3)."""
+        import cv2
+
+        cut = cut_margin(rgb, self.box)
+        return np.asarray(cv2.resize(cut, (self.size, self.size)), np.uint8)
+
+
+def cut_margin(rgb: NDArray[np.uint8], box: BoxRule) -> NDArray[np.uint8]:
+    """Scale to height 300 and crop to the bright part; a frame with none, or with an empty crop, is kept whole."""
+    import cv2
+
+    if box == "none":
+        return rgb
+    height, width = rgb.shape[:2]
+    scaled = np.asarray(cv2.resize(rgb, (max(1, int(width / height * SEARCH_HEIGHT)), SEARCH_HEIGHT)), np.uint8)
+    mask = (cv2.cvtColor(scaled, cv2.COLOR_RGB2GRAY) > THRESHOLD).astype(np.uint8) * 255
+    mask = np.asarray(cv2.medianBlur(mask, MEDIAN_SIZE), np.uint8)
+    outer = 0 if box == "all-columns" else OUTER_COLUMNS
+    rows, columns = np.nonzero(mask[:, outer : mask.shape[1] - outer])
+    if not len(rows):
+        return scaled
+    end = 1 if box == "inclusive" else 0
+    top, bottom = int(rows.min()), int(rows.max()) + end
+    left, right = int(columns.min()) + outer, int(columns.max()) + outer + end
+    crop = scaled[top:bottom, left:right]
+    return crop if crop.size else scaled
+
+
+def model_input(rgb: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
+    """Stored pictures (n, h, w, 3) as a network sees them outside training: smallest side to `size`, centre cut, ImageNet-normalised,
+    (n, 3, size, size)."""
+    import cv2
+
+    height, width = rgb.shape[1:3]
+    scale = size / min(height, width)
+    scaled_wh = (max(size, round(width * scale)), max(size, round(height * scale)))
+    left, top = (scaled_wh[0] - size) // 2, (scaled_wh[1] - size) // 2
+    cut = np.stack([np.asarray(cv2.resize(picture, scaled_wh), np.uint8)[top : top + size, left : left + size] for picture in rgb])
+    normalised = (cut.astype(np.float32) / 255 - IMAGENET_MEAN) / IMAGENET_STD
+    return np.ascontiguousarray(normalised.transpose(0, 3, 1, 2))
