@@ -23,12 +23,15 @@ class Score(Mapping[str, Json]):
     by_video: dict[str, FloatArray] = field(default_factory=dict)
     per_phase: dict[str, dict[str, Summary]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    details: dict[str, Json] = field(default_factory=dict)
+    """Further keys of the JSON output, such as the list of transitions of the segmental protocol."""
 
     def as_dict(self) -> dict[str, Json]:
         document: dict[str, object] = {**self.metrics, "per_phase": self.per_phase}
         document["per_video"] = {
             video: {metric: float(values[index]) for metric, values in self.by_video.items()} for index, video in enumerate(self.videos)
         }
+        document |= self.details
         document["settings"] = self.settings
         document["warnings"] = list(self.warnings)
         plain = to_json(document)
@@ -53,16 +56,15 @@ class Score(Mapping[str, Json]):
 
 @dataclass(frozen=True, eq=False)
 class Report(Mapping[str, Json]):
-    """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols`, `skipped` and what was read."""
+    """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols` and `skipped`."""
 
     scores: dict[str, Score]
     videos: tuple[str, ...]
     skipped: dict[str, str] = field(default_factory=dict)
-    extra: dict[str, Json] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Json]:
         protocols: dict[str, Json] = {name: score.as_dict() for name, score in self.scores.items()}
-        return {"videos": len(self.videos), "protocols": protocols, "skipped": dict(self.skipped), **self.extra}
+        return {"videos": len(self.videos), "protocols": protocols, "skipped": dict(self.skipped)}
 
     def __getitem__(self, key: str) -> Json:
         return self.as_dict()[key]
