@@ -208,6 +208,7 @@ def test_a_score_prints_its_protocol_and_settings_with_its_numbers():
     text = str(sm.score(*V2, n_phases=7, protocol="relaxed-published"))
     assert text.splitlines()[0].startswith("relaxed-published: 1 video(s), 1 run(s), 1 row/s, window 10 s, rules cholec80")
     assert "accuracy     93.33" in text
+    assert repr(sm.score(*V2, n_phases=7, protocol="relaxed-published")) == text  # what a notebook shows
 
 
 def runs_of(*predictions):
@@ -251,7 +252,10 @@ def test_names_must_fit_the_number_of_phases():
         sm.score([0], [0], 2, names=["a"])
 
 
-@pytest.mark.parametrize(("changes", "message"), [({"fps": 0}, "fps=0"), ({"window_s": -1}, "window_s=-1")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"fps": 0}, "fps=0"), ({"fps": float("inf")}, "fps=inf"), ({"window_s": -1}, "window_s=-1"), ({"window_s": float("inf")}, "s=inf")],
+)
 def test_impossible_rates_and_windows_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         sm.score([0], [0], 2, **changes)

@@ -79,7 +79,8 @@ def evaluate(
 
         from surgicalmamba.report.page import write_report
 
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("drawing videos", total=len(evaluation.report.videos))
             page = write_report(evaluation, report, lambda: progress.advance(task))
         typer.echo(f"report: {page}", err=True)

@@ -11,7 +11,7 @@ from surgicalmamba.eval.pairs import FloatArray
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | int | bool | None"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Score(Mapping[str, Json]):
     """The numbers of one protocol. As a mapping it has the keys of the JSON output: one per metric, `per_phase`, `per_video`, `settings`,
     `warnings`. `by_video` holds each metric per video, runs averaged, for comparing systems and for finding the worst videos."""
@@ -53,8 +53,10 @@ class Score(Mapping[str, Json]):
         lines += [f"  {name:<{width}}  {describe(summary)}" for name, summary in self.metrics.items()]
         return "\n".join(lines + [f"  warning: {warning}" for warning in self.warnings])
 
+    __repr__ = __str__
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Report(Mapping[str, Json]):
     """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols` and `skipped`."""
 
@@ -78,6 +80,8 @@ class Report(Mapping[str, Json]):
     def __str__(self) -> str:
         skipped = [f"{name}: not computed, {reason}" for name, reason in self.skipped.items()]
         return "\n".join([str(score) for score in self.scores.values()] + skipped)
+
+    __repr__ = __str__
 
 
 def state(settings: Mapping[str, Json]) -> str:
