@@ -50,16 +50,22 @@ def edit_score(truth: Segments, predicted: Segments) -> float:
 
 
 def _levenshtein(first: IntArray, second: IntArray) -> int:
-    """Edit distance with one numpy row per element of the shorter sequence."""
-    if len(first) > len(second):
-        first, second = second, first
-    steps = np.arange(len(second) + 1)
-    row = steps
-    for index, element in enumerate(first, start=1):
-        best = np.minimum(row[1:] + 1, row[:-1] + (second != element))
-        # An insertion adds 1 per step to the right: a running minimum of value - position carries it along the whole row.
-        row = np.minimum.accumulate(np.concatenate(([index], best)) - steps) + steps
-    return int(row[-1])
+    """Edit distance, bit-parallel after Myers and Hyyro: one column of the table of distances is held as the signs of its steps, `up` and
+    `down`, in two long integers. One pass per element of the shorter sequence, over the bits of the longer one."""
+    text, pattern = (first, second) if len(first) <= len(second) else (second, first)
+    where = {
+        int(symbol): int.from_bytes(np.packbits(pattern == symbol, bitorder="little").tobytes(), "little") for symbol in np.unique(pattern)
+    }
+    full, last = (1 << len(pattern)) - 1, 1 << (len(pattern) - 1)
+    up, down, distance = full, 0, len(pattern)
+    for symbol in text.tolist():
+        equal = where.get(symbol, 0)
+        diagonal = (((equal & up) + up) ^ up) | equal
+        right_up, right_down = down | (full & ~(diagonal | up)), up & diagonal
+        distance += bool(right_up & last) - bool(right_down & last)
+        right_up, right_down = right_up << 1 | 1, right_down << 1
+        up, down = full & (right_down | ~(equal | down | right_up)), full & right_up & (equal | down)
+    return distance
 
 
 def overlap_counts(truth: Segments, predicted: Segments, threshold: float) -> tuple[int, int, int]:
