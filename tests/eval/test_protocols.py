@@ -139,6 +139,13 @@ def test_a_missed_transition_is_counted_and_has_no_delay():
     assert score["transitions"][0]["delay_s"] is None
 
 
+@pytest.mark.parametrize(("shifts", "median"), [((4,), 4), ((4, 8), 6), ((4, 8, -2), 4)])
+def test_the_median_latency_is_the_middle_one(shifts, median):
+    labels = [seq((0, 30), (1, 30))] * len(shifts)
+    score = sm.score(labels, [seq((0, 30 + shift), (1, 30 - shift)) for shift in shifts], n_phases=2, protocol="segmental")
+    assert score["latency_s"]["median"] == median
+
+
 def test_latency_is_in_seconds():
     score = sm.score(seq((0, 30), (1, 30)), seq((0, 45), (1, 15)), n_phases=2, protocol="segmental", fps=25)
     assert score["latency_s"]["mean"] == pytest.approx(0.6)

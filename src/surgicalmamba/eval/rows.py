@@ -8,6 +8,7 @@ files with a `time_s` column, which are ours and count from 0. Every complaint n
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ class _Columns:
 def read_rows(path: Path, vocabulary: PhaseVocabulary, first_id: int | None = None, allow_unlabelled: bool = True) -> LabelRows:
     """Read one file. `first_id` overrides what the first phase is numbered in files that are not ours."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}. Give a text file with one `frame<TAB>phase` row per frame.") from error
     lines = text.splitlines()
@@ -83,7 +84,7 @@ def _split(line: str, separator: str | None) -> list[str]:
 
 def _transpose(path: Path, lines: list[str], separator: str | None, width: int, first_row: int) -> list[list[str]]:
     """The cells of each column. Without quotes and with the right number of cells in every line, one split of the whole text does it."""
-    if separator is not None and all(line.count(separator) == width - 1 for line in lines):
+    if separator is not None and set(map(str.count, lines, repeat(separator))) == {width - 1}:
         text = separator.join(lines)
         if '"' not in text:
             cells = text.split(separator)
@@ -117,7 +118,7 @@ def _columns(path: Path, first: list[str], n_phases: int) -> tuple[_Columns, int
 
 def _integers(path: Path, cells: Sequence[str], first_row: int) -> IntArray:
     try:
-        return np.array(list(map(int, cells)), dtype=np.int64)
+        return np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
     except (ValueError, OverflowError):
         index = next(index for index, cell in enumerate(cells) if not cell.strip().lstrip("+-").isdigit() or len(cell) > 18)
         raise DataError(f"{path} row {first_row + index}: frame {cells[index]!r} is no whole number.") from None
@@ -126,7 +127,7 @@ def _integers(path: Path, cells: Sequence[str], first_row: int) -> IntArray:
 def _floats(path: Path, table: list[list[str]], column: int, first_row: int) -> FloatArray:
     cells = table[column]
     try:
-        values = np.array(list(map(float, cells)))
+        values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
     except ValueError:
         index = next(index for index, cell in enumerate(cells) if not _is_number(cell))
         raise DataError(f"{path} row {first_row + index}: {cells[index]!r} in column {column + 1} is no number.") from None
@@ -158,7 +159,7 @@ def _phases(
                 ids[text] = vocabulary.id_of(text, base)
         except DataError as error:
             raise DataError(f"{path} row {first_row + cells.index(text)}: {error}") from None
-    return np.array([ids[text] for text in cells], dtype=np.int64)
+    return np.fromiter(map(ids.__getitem__, cells), dtype=np.int64, count=len(cells))
 
 
 def _check_grid(path: Path, frame: IntArray, first_row: int) -> None:
