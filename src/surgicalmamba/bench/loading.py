@@ -45,7 +45,7 @@ class LoadingReport:
     rendering: list[LoadingRow]
 
 
-def measure_loading(runs: int = 3, workers: int = 2, clip_len: int = 64) -> LoadingReport:
+def measure_loading(runs: int = 3, workers: int = 2, clip_len: int = 64, n_rendered: int = 200) -> LoadingReport:
     """Prepare synthetic frames at 250 x 250, then deliver them in every way that training or evaluation uses."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = _prepare(Path(folder) / "prepared", _CLIPS * clip_len)
@@ -70,13 +70,13 @@ def measure_loading(runs: int = 3, workers: int = 2, clip_len: int = 64) -> Load
         }
         n_frames = _VIDEOS * _CLIPS * clip_len
         loading = _rows(take_turns(ways, runs), n_frames)
-        return LoadingReport(workers, n_frames, Preprocess().size, n_bytes, loading, _measure_rendering(runs, Path(folder)))
+        return LoadingReport(workers, n_frames, Preprocess().size, n_bytes, loading, _measure_rendering(runs, n_rendered, Path(folder)))
 
 
-def _measure_rendering(runs: int, folder: Path) -> list[LoadingRow]:
+def _measure_rendering(runs: int, n_frames: int, folder: Path) -> list[LoadingRow]:
     """Frames spread over a whole operation, so that every kind of view counts; on one core, the patient's pictures drawn beforehand."""
     op = Operation(seed=0, video=0)
-    renderer, n_frames = op.renderer, 200
+    renderer = op.renderer
     chosen = np.linspace(0, op.procedure.n_frames - 1, n_frames).astype(int).tolist()
     ways: dict[str, Callable[[], object]] = {
         "render": lambda: [renderer.frame(i) for i in chosen],
