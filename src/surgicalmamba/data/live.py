@@ -83,6 +83,8 @@ def live_frames(
     Sample times are the first frame at or after each tick of `1 / fps`; ticks inside a gap are not made up for. A pipe, and a
     recording behind a URL, end when they end; streams and devices are reconnected. Raises DataError if the first connection
     fails, or nothing arrives for `retry.give_up_s`."""
+    import av
+
     retry, clock = retry or Retry(), clock or SystemClock()
     origin_s: float | None = None  # clock time of the session's first frame
     last_s, next_tick, index, attempts = 0.0, 0, 0, 0
@@ -93,7 +95,7 @@ def live_frames(
         zero: float = 0.0
         try:
             with connect(source, retry.timeout_s) as container:
-                is_over = is_over or bool(container.duration)
+                is_over = is_over or bool(container.duration) or container.size > 0
                 for frame in _decoded(container, source):
                     now_s = clock.now_s()
                     origin_s = now_s if origin_s is None else origin_s
@@ -108,8 +110,8 @@ def live_frames(
                         yield Frame(index, last_s, rgb_of(frame))
                         next_tick = int(last_s * fps + 1e-6) + 1
                     index += 1
-        except (OSError, ValueError) as error:  # av.FFmpegError derives from both
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        except (av.FFmpegError, OSError) as error:
+            reason = error.strerror or type(error).__name__
             if origin_s is None:
                 raise DataError(f"cannot connect to {source}: {reason}. Check the address, the cable and the permissions.") from None
             is_over = is_over and source == "-"

@@ -52,8 +52,8 @@ class IndexSampling:
         return sample if self.frame_of(sample) == index else None
 
     def n_samples(self, n_frames: int) -> int:
-        """Samples in a recording of n frames: ceil(n / ratio)."""
-        return math.ceil(n_frames / self.ratio)
+        """Samples in a recording of n frames: ceil(n / step) for a whole step."""
+        return math.floor((n_frames - 1) / self.ratio) + 1 if n_frames > 0 else 0
 
 
 @dataclass(frozen=True)

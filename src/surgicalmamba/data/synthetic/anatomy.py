@@ -30,16 +30,15 @@ SMOKE_HW = (90, 360)
 
 @dataclass(frozen=True)
 class Sprite:
-    """A movable picture: RGB already multiplied by its alpha, and the alpha (h, w). `anchor` (x, y) is the point it is placed by."""
+    """A movable picture (h, w, 4): RGB already multiplied by alpha, and alpha. `anchor` (x, y) is the point it is placed by."""
 
-    rgb: Bytes
-    alpha: Bytes
+    rgba: Bytes
     anchor: tuple[float, float]
 
 
 def sprite(colour: Image, alpha: Image, anchor: tuple[float, float]) -> Sprite:
     """Round colour (h, w, 3) and alpha (h, w) into a sprite."""
-    return Sprite(to_bytes(np.clip(colour, 0.0, 1.0) * alpha[..., None]), to_bytes(alpha), anchor)
+    return Sprite(to_bytes(np.dstack([np.clip(colour, 0.0, 1.0) * alpha[..., None], alpha])), anchor)
 
 
 @dataclass(frozen=True)

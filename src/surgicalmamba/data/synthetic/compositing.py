@@ -52,12 +52,18 @@ def fixed_maps(placement: Placement, x0: int, y0: int, width: int, height: int) 
     columns = np.arange(x0, x0 + width, dtype=np.int64)
     rows = np.arange(y0, y0 + height, dtype=np.int64)
     half = 1 << (_FRACTION - 1)
-    source_x = ((a * columns + c + half).astype(np.int32)[None, :] + (b * rows).astype(np.int32)[:, None]) >> _FRACTION
-    source_y = ((d * columns + f + half).astype(np.int32)[None, :] + (e * rows).astype(np.int32)[:, None]) >> _FRACTION
+    source_x = (a * columns + c + half).astype(np.int32)[None, :] + (b * rows).astype(np.int32)[:, None]
+    source_y = (d * columns + f + half).astype(np.int32)[None, :] + (e * rows).astype(np.int32)[:, None]
+    source_x >>= _FRACTION
+    source_y >>= _FRACTION
     whole = np.empty((height, width, 2), dtype=np.int16)
-    whole[..., 0] = source_x >> 5
-    whole[..., 1] = source_y >> 5
-    part = (((source_y & 31) << 5) | (source_x & 31)).astype(np.uint16)
+    np.right_shift(source_x, 5, out=whole[..., 0], casting="unsafe")
+    np.right_shift(source_y, 5, out=whole[..., 1], casting="unsafe")
+    source_x &= 31
+    source_y &= 31
+    source_y <<= 5
+    source_y |= source_x
+    part = source_y.astype(np.uint16)
     return whole, part
 
 
@@ -77,19 +83,19 @@ def window(size_hw: tuple[int, int], placement: Placement, view_hw: tuple[int, i
 
 def place(view: Bytes, sprite: Sprite, placement: Placement, shadow: tuple[int, int] | None = None, opacity: float = 1.0) -> None:
     """Draw a sprite into the view, in place; `shadow` is the offset (x, y) of the soft shadow it throws."""
-    box = window((sprite.alpha.shape[0], sprite.alpha.shape[1]), placement, (view.shape[0], view.shape[1]))
+    box = window((sprite.rgba.shape[0], sprite.rgba.shape[1]), placement, (view.shape[0], view.shape[1]))
     if box is None:
         return
     x0, y0, x1, y1 = box
     whole, part = fixed_maps(placement, x0, y0, x1 - x0, y1 - y0)
-    alpha = cv2.remap(sprite.alpha, whole, part, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
-    rgb = cv2.remap(sprite.rgb, whole, part, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
+    rgba = cv2.remap(sprite.rgba, whole, part, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
     if opacity < 1.0:
-        alpha, rgb = cv2.convertScaleAbs(alpha, alpha=opacity), cv2.convertScaleAbs(rgb, alpha=opacity)
+        rgba = cv2.convertScaleAbs(rgba, alpha=opacity)
+    alpha = np.asarray(cv2.extractChannel(rgba, 3), dtype=np.uint8)
     if shadow is not None:
-        _darken(view, np.asarray(alpha, dtype=np.uint8), x0 + shadow[0], y0 + shadow[1])
+        _darken(view, alpha, x0 + shadow[0], y0 + shadow[1])
     under = view[y0:y1, x0:x1]
-    view[y0:y1, x0:x1] = cv2.add(dim(under, np.asarray(cv2.bitwise_not(alpha), dtype=np.uint8)), rgb)
+    view[y0:y1, x0:x1] = cv2.add(dim(under, np.asarray(cv2.bitwise_not(alpha), dtype=np.uint8)), cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB))
 
 
 def _darken(view: Bytes, alpha: Bytes, x: int, y: int) -> None:

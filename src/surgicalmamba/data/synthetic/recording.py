@@ -7,6 +7,7 @@ and container and stream carry no date. `phases.yaml` comes last, so a folder wi
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -110,6 +111,17 @@ def encode(path: Path, frames_rgb: Iterable[NDArray[np.uint8]], fps: int) -> Non
         draft.unlink(missing_ok=True)
 
 
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep OpenCV from splitting small pictures over threads, which costs more than it gains; videos are rendered side by side instead."""
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
+
+
 def _configure(stream: VideoStream, fps: int) -> None:
     stream.height, stream.width = FRAME_HW
     stream.pix_fmt = "yuv420p"
@@ -126,12 +138,8 @@ def _configure(stream: VideoStream, fps: int) -> None:
 
 def _write_operation(op: Operation, file: Path, tell: Progress) -> None:
     """The video first, its labels when the video is complete: a video with labels is a finished one."""
-    previous_threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
+    with one_core():
         encode(file, _frames(op, tell), op.fps)
-    finally:
-        cv2.setNumThreads(previous_threads)
     phases = op.procedure.phase_per_frame().tolist()
     rows = "".join(f"{frame}\t{PHASE_NAMES[phase]}\n" for frame, phase in enumerate(phases))
     write_atomic(file.with_suffix(".txt"), f"Frame\tPhase\n{rows}".encode())

@@ -111,7 +111,8 @@ class Renderer:
             size = float(bleeding.size[i - bleeding.start])
             levels = np.clip((np.arange(256) - 255.0 * (1.0 - size)) * 4.5, 0.0, 225.0).round().astype(np.uint8)
             alpha = np.asarray(cv2.LUT(stain, levels), dtype=np.uint8)
-            pool = Sprite(dim(self._anatomy.stain_rgb, alpha), alpha, (stain.shape[1] / 2, stain.shape[0] * 0.36))
+            rgba = np.dstack([dim(self._anatomy.stain_rgb, alpha), alpha])
+            pool = Sprite(rgba, (stain.shape[1] / 2, stain.shape[0] * 0.36))
             place(view, pool, Placement(pool.anchor, camera.forward(bleeding.x, bleeding.y), camera.angle, 0.95 * camera.scale))
 
     def _bag(self, view: Bytes, i: int) -> None:
