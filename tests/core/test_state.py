@@ -63,3 +63,10 @@ def test_detach_cuts_the_history(state):
     grown = state.map(lambda t: t.requires_grad_() * 2)
     assert all(t.requires_grad for t in grown.tensors())
     assert not any(t.requires_grad for t in grown.detach().tensors())
+
+
+def test_no_lanes_is_a_valid_choice(state):
+    assert_equal(state.reset([]), state)
+    assert_equal(state.reset_clip([]), state)
+    assert_equal(state.put([], state.select([])), state)
+    assert state.select([]).n_lanes == 0

@@ -43,19 +43,24 @@ class TensorRecord:
 
     def select(self: T, lanes: Sequence[int]) -> T:
         """Only these lanes, in this order."""
-        return self.map(lambda tensor: tensor[list(lanes)])
+        return self.map(lambda tensor: tensor.index_select(0, _index(lanes, tensor)))
 
     def put(self: T, lanes: Sequence[int], part: T) -> T:
         """A copy in which these lanes hold `part`; the others are untouched."""
 
         def write(whole: Tensor, values: Tensor) -> Tensor:
-            return whole.index_copy(0, torch.tensor(list(lanes), device=whole.device), values)
+            return whole.index_copy(0, _index(lanes, whole), values)
 
         return self.map(write, part)
 
     def clear(self: T, lanes: Sequence[int]) -> T:
         """A copy in which these lanes are zero, as before the first frame."""
-        return self.map(lambda tensor: tensor.index_fill(0, torch.tensor(list(lanes), device=tensor.device), 0.0))
+        return self.map(lambda tensor: tensor.index_fill(0, _index(lanes, tensor), 0.0))
+
+
+def _index(lanes: Sequence[int], like: Tensor) -> Tensor:
+    """Lane numbers as an index; typed, so that no lanes at all is a valid choice."""
+    return torch.tensor(list(lanes), dtype=torch.long, device=like.device)
 
 
 def _map(function: Callable[..., Tensor], *values: object) -> object:
