@@ -100,6 +100,12 @@ def test_a_failure_is_one_line_with_file_and_row_and_exit_code_1(data, tmp_path)
     assert "video41.txt row 2: unknown phase 'Preperation' for cholec80; did you mean 'Preparation'?" in result.stderr
 
 
+def test_an_impossible_rate_is_a_failure_in_one_line(data):
+    result = run("--labels", data / "labels", "--predictions", data / "predictions", "--phases", "cholec80", "--fps", "0")
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert "fps=0.0 is not a rate" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -45,7 +45,7 @@ def test_ids_count_from_where_the_dataset_counts_unless_told_otherwise():
     assert autolaparo.id_of("1") == 0
     assert autolaparo.id_of("7") == 6
     assert autolaparo.id_of("1", first_id=0) == 1
-    with pytest.raises(DataError, match=r"phase id 0 is outside 1 to 7 of autolaparo \(it fits ids that count from 0\)"):
+    with pytest.raises(DataError, match=r"phase id 0 is outside 1 to 7 of autolaparo; if the ids count from 0, say so"):
         autolaparo.id_of("0")
     with pytest.raises(DataError, match="count from 1"):
         load_vocabulary("cholec80").id_of("7")

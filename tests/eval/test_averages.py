@@ -29,11 +29,11 @@ def test_the_orders_agree_when_every_cell_is_defined():
 
 
 def test_several_runs_have_a_spread_of_their_own():
-    two_runs = np.stack([ONE_RUN[0], ONE_RUN[0] + 10])
-    summary = summarise_phases(two_runs)
-    assert summary["mean"] == pytest.approx(57.5 + 5)
-    assert summary["std_runs"] == pytest.approx(np.std([57.5, 67.5], ddof=1))
-    assert summary["std_phases"] == pytest.approx(np.std([85, 40], ddof=1))  # runs are averaged within each phase first
+    second = np.array([[100.0, 90.0], [80.0, NAN], [60.0, 60.0]])  # phase means 80 and 75
+    summary = summarise_phases(np.stack([ONE_RUN[0], second]))
+    assert summary["mean"] == pytest.approx((80 + 55) / 2)
+    assert summary["std_runs"] == pytest.approx(np.std([57.5, 77.5], ddof=1))  # each run averaged in the order of `mean`
+    assert summary["std_phases"] == pytest.approx(np.std([80, 55], ddof=1))  # runs are averaged within each phase first
 
 
 def test_a_score_per_video_has_mean_spread_over_videos_and_over_runs():

@@ -91,6 +91,7 @@ def test_a_phase_that_is_never_predicted_inflates_the_harmonic_mean_of_means():
     assert inflated_f1(np.array(0.0), np.array(0.0)) == 0.0
 
 
+@pytest.mark.filterwarnings("ignore:A single label was found:UserWarning")
 @given(pairs())
 def test_scores_agree_with_scikit_learn_wherever_they_are_defined(pair):
     truth, predicted = pair

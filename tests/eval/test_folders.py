@@ -163,3 +163,24 @@ def test_a_run_json_with_another_order_of_phases_is_refused(folders):
     labels, predictions = folders(labels={"a.txt": table(0)}, predictions={"a.txt": table(0), "run.json": run})
     with pytest.raises(DataError, match=r"run\.json: phase 4 is 'GallbladderRetraction' but 'GallbladderPackaging' in cholec80"):
         load(labels, [predictions], CHOLEC80)
+
+
+def test_denser_labels_are_sampled_at_the_predicted_frames_when_asked_for(folders):
+    every_frame = table(*[0] * 60, *[1] * 41, step=1)  # frames 0 to 100
+    labels, predictions = folders(labels={"a.txt": every_frame}, predictions={"a.txt": table(0, 0, 0, 1, 1)})  # frames 0, 25, ..., 100
+    with pytest.raises(DataError, match="mixed frame grids"):
+        load(labels, [predictions], CHOLEC80)
+    loaded = load(labels, [predictions], CHOLEC80, Matching(sample_labels=True))
+    assert loaded.runs[0][0].truth.tolist() == [0, 0, 0, 1, 1]
+    assert loaded.mixed_steps is None
+
+
+def test_sampling_refuses_predictions_that_stop_early_or_fall_between_label_rows(folders):
+    labels, predictions = folders(labels={"a.txt": table(*[0] * 101, step=1)}, predictions={"a.txt": table(0, 0, 0)})
+    with pytest.raises(DataError, match=r"covers frames 0 to 50 of .*a\.txt, whose rows go from 0 to 100: 2 row\(s\) are missing"):
+        load(labels, [predictions], CHOLEC80, Matching(sample_labels=True))
+    loaded = load(labels, [predictions], CHOLEC80, Matching(sample_labels=True, tolerance_rows=2))
+    assert "left out 2 row(s)" in loaded.notes[0]
+    folders(predictions={"a.txt": table(*[0] * 5, first=3)})
+    with pytest.raises(DataError, match=r"predictions/a\.txt row 6 is frame 103, which .*labels/a\.txt does not have"):
+        load(labels, [predictions], CHOLEC80, Matching(sample_labels=True))

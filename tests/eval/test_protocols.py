@@ -86,6 +86,7 @@ def test_the_published_mean_is_undefined_as_in_the_script_when_no_video_has_a_ph
     score = sm.score(*V1, n_phases=7, protocol="relaxed-published")
     assert score["jaccard"]["mean"] is None
     assert score["jaccard"]["mean_defined_phases"] == 100
+    assert score["jaccard"]["std_phases"] is None
     assert score["precision"]["mean"] == 100  # the script leaves undefined phases out of precision only
     assert any("no video contains phase 2" in warning for warning in score["warnings"])
     assert score["per_phase"]["phase 1"]["jaccard"]["mean"] == 100
@@ -123,9 +124,31 @@ def test_segmental_by_hand():
         "late": 1,
     }
     assert score["per_phase"]["phase 1"]["latency_s"]["mean"] == 4
+    assert score["transitions"] == [
+        {"run": 0, "video": "video 0", "row": 50, "from": "phase 0", "to": "phase 1", "delay_s": 4.0},
+        {"run": 0, "video": "video 0", "row": 100, "from": "phase 1", "to": "phase 2", "delay_s": 0.0},
+    ]
     # IoU: 0 50/54, 1 16/50 and 29/50 (the second claims a taken segment at 10 and 25), 0 1/50 (below 10), 2 1.
     assert mean(score, "f1_10") == pytest.approx(100 * 6 / 8)
     assert mean(score, "f1_50") == pytest.approx(100 * 6 / 8)
+
+
+def test_a_missed_transition_is_counted_and_has_no_delay():
+    score = sm.score(seq((0, 9), (1, 9)), seq((0, 18)), n_phases=2, protocol="segmental", fps=3)
+    assert (score["latency_s"]["missed"], score["latency_s"]["mean"]) == (1, None)
+    assert score["transitions"][0]["delay_s"] is None
+
+
+@pytest.mark.parametrize(("shifts", "median"), [((4,), 4), ((4, 8), 6), ((4, 8, -2), 4)])
+def test_the_median_latency_is_the_middle_one(shifts, median):
+    labels = [seq((0, 30), (1, 30))] * len(shifts)
+    score = sm.score(labels, [seq((0, 30 + shift), (1, 30 - shift)) for shift in shifts], n_phases=2, protocol="segmental")
+    assert score["latency_s"]["median"] == median
+
+
+def test_latency_is_in_seconds():
+    score = sm.score(seq((0, 30), (1, 30)), seq((0, 45), (1, 15)), n_phases=2, protocol="segmental", fps=25)
+    assert score["latency_s"]["mean"] == pytest.approx(0.6)
 
 
 def test_pooled_overlap_f1_counts_segments_of_all_videos_together():
@@ -192,6 +215,7 @@ def test_a_score_prints_its_protocol_and_settings_with_its_numbers():
     text = str(sm.score(*V2, n_phases=7, protocol="relaxed-published"))
     assert text.splitlines()[0].startswith("relaxed-published: 1 video(s), 1 run(s), 1 row/s, window 10 s, rules cholec80")
     assert "accuracy     93.33" in text
+    assert repr(sm.score(*V2, n_phases=7, protocol="relaxed-published")) == text  # what a notebook shows
 
 
 def runs_of(*predictions):
@@ -235,7 +259,10 @@ def test_names_must_fit_the_number_of_phases():
         sm.score([0], [0], 2, names=["a"])
 
 
-@pytest.mark.parametrize(("changes", "message"), [({"fps": 0}, "fps=0"), ({"window_s": -1}, "window_s=-1")])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"fps": 0}, "fps=0"), ({"fps": float("inf")}, "fps=inf"), ({"window_s": -1}, "window_s=-1"), ({"window_s": float("inf")}, "s=inf")],
+)
 def test_impossible_rates_and_windows_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         sm.score([0], [0], 2, **changes)

@@ -71,6 +71,10 @@ def test_the_hand_checkable_vectors(truth, predicted, strict, published, repaire
 
 
 def test_m2cai16_rules_are_those_of_cholec80_one_phase_later():
+    for side in ("late", "early"):
+        shifted = RULES["m2cai16"].table(side, 8)
+        np.testing.assert_array_equal(shifted[1:, 1:-1], CHOLEC80.table(side, 7))
+        assert np.flatnonzero(shifted[0]).tolist() == ([6] if side == "late" else [8])  # -1 and +1, as everywhere else
     truth, predicted = seq((4, 20), (6, 20)), seq((4, 12), (6, 28))  # eight rows early, a jump of two that phases 4 and 5 of Cholec80 allow
     assert relaxed((truth - 1, predicted - 1), "repaired").accuracy == 100
     assert relaxed((truth, predicted), "repaired", RULES["m2cai16"], n_phases=8).accuracy == 100

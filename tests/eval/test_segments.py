@@ -67,6 +67,12 @@ def test_overlap_counts_by_hand():
     assert overlap_f1(2, 2, 0) == pytest.approx(200 / 3)
 
 
+def test_of_two_equal_overlaps_the_earlier_segment_is_taken():
+    # The long prediction overlaps both annotated segments of phase 0 by 3/11 and takes the first, which the short one (2/6) already has.
+    truth, predicted = seq((0, 6), (1, 2), (0, 6)), seq((0, 2), (2, 1), (0, 8), (2, 3))
+    assert overlap_counts(*segment_pair(truth, predicted), 0.25) == (1, 3, 2)
+
+
 def slow_overlap_counts(truth, predicted, threshold):
     def segments(labels):
         edges = [0, *[i for i in range(1, len(labels)) if labels[i] != labels[i - 1]], len(labels)]
@@ -120,6 +126,7 @@ def test_a_change_outside_the_two_neighbouring_segments_does_not_count():
     truth, predicted = seq((0, 10), (1, 5), (0, 20)), seq((0, 20), (1, 5), (0, 10))
     assert np.isnan(delays(truth, predicted)[0])
     assert delays(truth, predicted)[1] == 10
+    assert np.isnan(delays(truth, seq((0, 15), (1, 5), (0, 15)))[0])  # not even on the row where the segment has just ended
 
 
 def test_no_change_is_counted_across_rows_without_annotation():

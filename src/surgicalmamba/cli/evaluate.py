@@ -22,6 +22,7 @@ def evaluate(
     rules: Annotated[str | None, typer.Option(help="Relaxed rules: cholec80, m2cai16, neighbours.")] = None,
     tolerance: Annotated[int, typer.Option(min=0, help="Rows by which two files of a video may differ in length.")] = 0,
     by_row: Annotated[bool, typer.Option("--by-row", help="Pair rows by order and ignore frame ids.")] = False,
+    sample_labels: Annotated[bool, typer.Option("--sample-labels", help="Use of denser labels only the rows at predicted frames.")] = False,
     common_videos: Annotated[bool, typer.Option("--common-videos", help="Score only videos that all folders hold.")] = False,
     label_ids_from: Annotated[int | None, typer.Option(help="Number of the first phase in label files with ids.")] = None,
     prediction_ids_from: Annotated[int | None, typer.Option(help="Number of the first phase in prediction files with ids.")] = None,
@@ -37,6 +38,8 @@ def evaluate(
         raise typer.BadParameter("--labels and --predictions go together.")
     if labels is None and table is None:
         raise typer.BadParameter("give --labels and --predictions, or --table for published rows.")
+    if by_row and sample_labels:
+        raise typer.BadParameter("--by-row ignores frame ids and --sample-labels needs them; choose one.")
     if labels is None and (compare or report or protocol):
         raise typer.BadParameter("--protocol, --compare and --report need --labels and --predictions.")
 
@@ -66,7 +69,7 @@ def evaluate(
             fps=fps,
             window_s=window,
             rules=rules,
-            matching=Matching(tolerance, by_row, common_videos, label_ids_from, prediction_ids_from),
+            matching=Matching(tolerance, by_row, sample_labels, common_videos, label_ids_from, prediction_ids_from),
         )
         for note in evaluation.notes:
             typer.echo(f"note: {note}", err=True)
@@ -76,7 +79,8 @@ def evaluate(
 
         from surgicalmamba.report.page import write_report
 
-        with Progress(console=Console(stderr=True), transient=True) as progress:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("drawing videos", total=len(evaluation.report.videos))
             page = write_report(evaluation, report, lambda: progress.advance(task))
         typer.echo(f"report: {page}", err=True)

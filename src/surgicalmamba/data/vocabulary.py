@@ -73,7 +73,8 @@ class PhaseVocabulary:
             return self.id_of_name(text)
         base = self.first_id if first_id is None else first_id
         if not base <= number < base + len(self):
-            hint = " (it fits ids that count from 0)" if number == 0 else " (it fits ids that count from 1)" if number == len(self) else ""
+            other = 1 - base  # files count from 0 or from 1
+            hint = f"; if the ids count from {other}, say so" if other <= number < other + len(self) else ""
             raise DataError(f"phase id {number} is outside {base} to {base + len(self) - 1} of {self.dataset}{hint}")
         return number - base
 

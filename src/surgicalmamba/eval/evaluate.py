@@ -64,11 +64,11 @@ def evaluate(
     vocabulary = _vocabulary(phases, predictions)
     loaded = load(labels, [*predictions, *compare_with], vocabulary, matching)
     rate, source = _rate(loaded, fps)
+    settings = Settings(vocabulary.names, rate, source, window_s, _rules(rules, vocabulary))
     notes = list(loaded.notes)
     longest = max(len(video.truth) for video in loaded.runs[0]) / rate / 3600
     if source == "assumed" and longest > _LONGEST_PLAUSIBLE_HOURS:
         notes.append(f"at one row per second the longest video lasts {longest:.1f} hours; if the rows are denser, say how dense with --fps")
-    settings = Settings(vocabulary.names, rate, source, window_s, _rules(rules, vocabulary))
     wanted = list(protocols) if protocols is not None else [usual_protocol(vocabulary.dataset)]
     own = loaded.runs[: len(predictions)]
     report = score_runs(own, settings, wanted)

@@ -9,7 +9,7 @@ import numpy as np
 
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import ConfigError, DataError
-from surgicalmamba.eval.pairs import FloatArray, VideoPair
+from surgicalmamba.eval.pairs import FloatArray, VideoPair, no_distribution
 from surgicalmamba.eval.predictions import RunInfo, read_run
 from surgicalmamba.eval.rows import LabelRows, read_rows
 
@@ -28,6 +28,8 @@ class Matching:
     """Rows by which a video's two files may differ in length; the longer one is cut at its end."""
     by_row: bool = False
     """Pair rows by their order and ignore frame ids."""
+    sample_labels: bool = False
+    """Keep of each label file only the rows whose frame id the prediction file has; every prediction must find its row."""
     common_videos: bool = False
     """Score only videos that both folders hold, instead of refusing."""
     label_first_id: int | None = None
@@ -102,11 +104,11 @@ def load(labels: Path, predictions: Sequence[Path], vocabulary: PhaseVocabulary,
         videos = []
         for name in names:
             rows = read_rows(files[name], vocabulary, how.prediction_first_id, allow_unlabelled=False)
-            videos.append(_pair(name, truths[name], rows, how, notes))
-            for side in (truths[name], rows) if not how.by_row else ():
-                if side.step is not None:
+            truth = _sample(truths[name], rows, how, notes) if how.sample_labels else truths[name]
+            videos.append(_pair(name, truth, rows, how, notes))
+            for side in (truth, rows):
+                if side.step is not None and not how.by_row:
                     steps.setdefault(side.step, side.path)
-            for side in (truths[name], rows):
                 rate = _rate(side)
                 if rate is not None:
                     rates.setdefault(rate, str(side.path))
@@ -159,6 +161,29 @@ def _run_info(folder: Path, vocabulary: PhaseVocabulary) -> RunInfo | None:
     return info
 
 
+def _sample(truth: LabelRows, predicted: LabelRows, how: Matching, notes: list[str]) -> LabelRows:
+    """The label rows at the frames of the predictions, for labels that are denser than what was predicted."""
+    index = np.minimum(np.searchsorted(truth.frame, predicted.frame), len(truth.frame) - 1)
+    absent = truth.frame[index] != predicted.frame
+    if absent.any():
+        row = int(np.argmax(absent))
+        raise DataError(
+            f"{predicted.path} row {predicted.first_row + row} is frame {predicted.frame[row]}, which {truth.path} does not have: "
+            "mixed frame grids."
+        )
+    step = predicted.step or 1
+    uncovered = int(truth.frame[-1] - predicted.frame[-1]) // step + int(predicted.frame[0] - truth.frame[0]) // step
+    if uncovered > how.tolerance_rows:
+        raise DataError(
+            f"{predicted.path} covers frames {predicted.frame[0]} to {predicted.frame[-1]} of {truth.path}, whose rows go from "
+            f"{truth.frame[0]} to {truth.frame[-1]}: {uncovered} row(s) are missing. Predict them, or allow --tolerance {uncovered}."
+        )
+    if uncovered:
+        notes.append(f"left out {uncovered} row(s) of {truth.path} beyond the predictions")
+    time_s = None if truth.time_s is None else truth.time_s[index]
+    return LabelRows(truth.path, truth.first_row, truth.frame[index], truth.phase[index], time_s)
+
+
 def _pair(name: str, truth: LabelRows, predicted: LabelRows, how: Matching, notes: list[str]) -> VideoPair:
     n_truth, n_predicted = len(truth.frame), len(predicted.frame)
     rows = min(n_truth, n_predicted)
@@ -168,8 +193,8 @@ def _pair(name: str, truth: LabelRows, predicted: LabelRows, how: Matching, note
             index = int(np.argmax(differ))
             raise DataError(
                 f"{truth.path} row {truth.first_row + index} is frame {truth.frame[index]}, but {predicted.path} row "
-                f"{predicted.first_row + index} is frame {predicted.frame[index]}: mixed frame grids. Sample both alike, or pair rows by "
-                "order (--by-row) if the ids mean nothing."
+                f"{predicted.first_row + index} is frame {predicted.frame[index]}: mixed frame grids. If labels are denser, "
+                "--sample-labels takes their rows at the predicted frames; if ids mean nothing, --by-row pairs by order."
             )
     if n_truth != n_predicted:
         longer = truth if n_truth > n_predicted else predicted
@@ -189,7 +214,7 @@ def _checked(predicted: LabelRows, rows: int) -> FloatArray | None:
     values = predicted.probabilities
     if values is None:
         return None
-    wrong = ((values < 0) | (values > 1 + 1e-6)).any(axis=1) | (np.abs(values.sum(axis=1) - 1) > 1e-2)
+    wrong = no_distribution(values)
     if wrong.any():
         index = int(np.argmax(wrong))
         raise DataError(f"{predicted.path} row {predicted.first_row + index}: probabilities must lie between 0 and 1 and sum to 1.")

@@ -56,8 +56,14 @@ def _probabilities(values: ArrayLike, name: str, n_rows: int, n_phases: int) -> 
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (n_rows, n_phases):
         raise InputError(f"probabilities of {name} have shape {array.shape}; ({n_rows}, {n_phases}) is needed.")
-    wrong = ~((array >= 0) & (array <= 1 + 1e-6)).all(axis=1) | (np.abs(array.sum(axis=1) - 1) > 1e-2)
+    wrong = no_distribution(array)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(f"probabilities of {name} at row {row} are not numbers from 0 to 1 that sum to 1; give softmax outputs.")
     return array
+
+
+def no_distribution(probabilities: FloatArray) -> BoolArray:
+    """Rows (t,) whose values (t, k) are not between 0 and 1, or do not sum to 1 within what rounding in a text file explains."""
+    inside = ((probabilities >= 0) & (probabilities <= 1 + 1e-6)).all(axis=1)
+    return np.asarray(~inside | (np.abs(probabilities.sum(axis=1) - 1) > 1e-2))

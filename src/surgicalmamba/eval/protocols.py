@@ -66,8 +66,8 @@ def resolve_protocols(names: Iterable[str]) -> list[str]:
     for name in names:
         if name != "all" and name not in PROTOCOLS:
             near = get_close_matches(name, [*PROTOCOLS, "all"], n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"unknown protocol {name!r}; {hint} Known are {', '.join(PROTOCOLS)} and all.")
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigError(f"unknown protocol {name!r}; {hint}known are {', '.join(PROTOCOLS)} and all.")
         wanted += [known for known in (PROTOCOLS if name == "all" else [name]) if known not in wanted]
     return wanted
 

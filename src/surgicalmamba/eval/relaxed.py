@@ -88,7 +88,7 @@ def forgiven_rows(
     column = np.where(labelled, predicted - truth, 0) + n_phases - 1
     line = np.maximum(truth, 0)
     right = (predicted == truth) | (head & labelled & rules.table("late", n_phases)[line, column])
-    early = tail & labelled & ~right & rules.table("early", n_phases)[line, column]
+    early = tail & labelled & rules.table("early", n_phases)[line, column]
     if mode == "repaired":
         return np.asarray((right | early) & labelled)
     found = np.flatnonzero(early)

@@ -8,8 +8,7 @@ files with a `time_s` column, which are ours and count from 0. Every complaint n
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import itemgetter
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +51,7 @@ class _Columns:
 def read_rows(path: Path, vocabulary: PhaseVocabulary, first_id: int | None = None, allow_unlabelled: bool = True) -> LabelRows:
     """Read one file. `first_id` overrides what the first phase is numbered in files that are not ours."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}. Give a text file with one `frame<TAB>phase` row per frame.") from error
     lines = text.splitlines()
@@ -60,32 +59,41 @@ def read_rows(path: Path, vocabulary: PhaseVocabulary, first_id: int | None = No
         lines.pop()
     if not lines:
         raise DataError(f"{path} is empty; expected one `frame<TAB>phase` row per frame.")
-    table = _split(lines)
-    columns, first_row = _columns(path, table[0], len(vocabulary))
-    rows = table[first_row - 1 :]
-    if not rows:
+    separator = next((mark for mark in ("\t", ";", ",") if mark in lines[0]), None)
+    columns, first_row = _columns(path, _split(lines[0], separator), len(vocabulary))
+    lines = lines[first_row - 1 :]
+    if not lines:
         raise DataError(f"{path} has a header and no rows.")
-    _check_width(path, rows, columns.width, first_row)
+    table = _transpose(path, lines, separator, columns.width, first_row)
     base = 0 if columns.time_s is not None else first_id
-    frame = _integers(path, [row[columns.frame] for row in rows], first_row)
-    phase = _phases(path, [row[columns.phase] for row in rows], vocabulary, base, first_row, allow_unlabelled)
+    frame = _integers(path, table[columns.frame], first_row)
+    phase = _phases(path, table[columns.phase], vocabulary, base, first_row, allow_unlabelled)
     _check_grid(path, frame, first_row)
     if columns.name is not None:
-        _check_names(path, [row[columns.name] for row in rows], phase, vocabulary, first_row)
-    wanted = (() if columns.time_s is None else (columns.time_s,)) + columns.probabilities
-    numbers = _floats(path, rows, wanted, first_row) if wanted else None
-    time_s = numbers[:, 0] if numbers is not None and columns.time_s is not None else None
-    probabilities = numbers[:, -len(columns.probabilities) :] if numbers is not None and columns.probabilities else None
-    return LabelRows(path, first_row, frame, phase, time_s, probabilities)
+        _check_names(path, table[columns.name], phase, vocabulary, first_row)
+    time_s = None if columns.time_s is None else _floats(path, table, columns.time_s, first_row)
+    probabilities = [_floats(path, table, column, first_row) for column in columns.probabilities]
+    return LabelRows(path, first_row, frame, phase, time_s, np.stack(probabilities, axis=1) if probabilities else None)
 
 
-def _split(lines: list[str]) -> list[list[str]]:
-    separator = next((mark for mark in ("\t", ";", ",") if mark in lines[0]), None)
-    if separator is not None and not any('"' in line for line in lines):
-        return [line.split(separator) for line in lines]
-    if separator is not None:
-        return list(csv.reader(lines, delimiter=separator))
-    return [line.split(maxsplit=1) for line in lines]
+def _split(line: str, separator: str | None) -> list[str]:
+    if separator is None:
+        return line.split(maxsplit=1)
+    return next(csv.reader([line], delimiter=separator)) if '"' in line else line.split(separator)
+
+
+def _transpose(path: Path, lines: list[str], separator: str | None, width: int, first_row: int) -> list[list[str]]:
+    """The cells of each column. Without quotes and with the right number of cells in every line, one split of the whole text does it."""
+    if separator is not None and set(map(str.count, lines, repeat(separator))) == {width - 1}:
+        text = separator.join(lines)
+        if '"' not in text:
+            cells = text.split(separator)
+            return [cells[column::width] for column in range(width)]
+    rows = [_split(line, separator) for line in lines]
+    for index, row in enumerate(rows):
+        if len(row) != width:
+            raise DataError(f"{path} row {first_row + index} has {len(row)} columns where {width} are needed; is the file cut or mixed?")
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _columns(path: Path, first: list[str], n_phases: int) -> tuple[_Columns, int]:
@@ -108,38 +116,33 @@ def _columns(path: Path, first: list[str], n_phases: int) -> tuple[_Columns, int
     return _Columns(frame, phase, time_s, name, probabilities, len(names)), 2
 
 
-def _check_width(path: Path, rows: list[list[str]], width: int, first_row: int) -> None:
-    if set(map(len, rows)) == {width}:
-        return
-    index = next(index for index, row in enumerate(rows) if len(row) != width)
-    raise DataError(f"{path} row {first_row + index} has {len(rows[index])} columns where {width} are needed; is the file cut or mixed?")
-
-
 def _integers(path: Path, cells: Sequence[str], first_row: int) -> IntArray:
     try:
-        return np.array(list(map(int, cells)), dtype=np.int64)
+        return np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
     except (ValueError, OverflowError):
         index = next(index for index, cell in enumerate(cells) if not cell.strip().lstrip("+-").isdigit() or len(cell) > 18)
         raise DataError(f"{path} row {first_row + index}: frame {cells[index]!r} is no whole number.") from None
 
 
-def _floats(path: Path, rows: list[list[str]], columns: tuple[int, ...], first_row: int) -> FloatArray:
-    pick = itemgetter(*columns, columns[0])  # one more than needed, so that a single column also comes as a tuple
+def _floats(path: Path, table: list[list[str]], column: int, first_row: int) -> FloatArray:
+    cells = table[column]
     try:
-        flat = np.array(list(map(float, chain.from_iterable(map(pick, rows)))))
-        values = flat.reshape(len(rows), len(columns) + 1)[:, :-1]
+        values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
     except ValueError:
-        for index, row in enumerate(rows):
-            for column in columns:
-                try:
-                    float(row[column])
-                except ValueError:
-                    raise DataError(f"{path} row {first_row + index}: {row[column]!r} in column {column + 1} is no number.") from None
-        raise
+        index = next(index for index, cell in enumerate(cells) if not _is_number(cell))
+        raise DataError(f"{path} row {first_row + index}: {cells[index]!r} in column {column + 1} is no number.") from None
     if not np.isfinite(values).all():
-        index = int(np.argmax(~np.isfinite(values).all(axis=1)))
-        raise DataError(f"{path} row {first_row + index} holds a number that is not finite.")
+        row = first_row + int(np.argmax(~np.isfinite(values)))
+        raise DataError(f"{path} row {row} holds a number that is not finite in column {column + 1}.")
     return values
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _phases(
@@ -156,7 +159,7 @@ def _phases(
                 ids[text] = vocabulary.id_of(text, base)
         except DataError as error:
             raise DataError(f"{path} row {first_row + cells.index(text)}: {error}") from None
-    return np.array([ids[text] for text in cells], dtype=np.int64)
+    return np.fromiter(map(ids.__getitem__, cells), dtype=np.int64, count=len(cells))
 
 
 def _check_grid(path: Path, frame: IntArray, first_row: int) -> None:

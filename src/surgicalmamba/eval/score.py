@@ -11,7 +11,7 @@ from surgicalmamba.eval.pairs import FloatArray
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | int | bool | None"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Score(Mapping[str, Json]):
     """The numbers of one protocol. As a mapping it has the keys of the JSON output: one per metric, `per_phase`, `per_video`, `settings`,
     `warnings`. `by_video` holds each metric per video, runs averaged, for comparing systems and for finding the worst videos."""
@@ -23,12 +23,15 @@ class Score(Mapping[str, Json]):
     by_video: dict[str, FloatArray] = field(default_factory=dict)
     per_phase: dict[str, dict[str, Summary]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    details: dict[str, Json] = field(default_factory=dict)
+    """Further keys of the JSON output, such as the list of transitions of the segmental protocol."""
 
     def as_dict(self) -> dict[str, Json]:
         document: dict[str, object] = {**self.metrics, "per_phase": self.per_phase}
         document["per_video"] = {
             video: {metric: float(values[index]) for metric, values in self.by_video.items()} for index, video in enumerate(self.videos)
         }
+        document |= self.details
         document["settings"] = self.settings
         document["warnings"] = list(self.warnings)
         plain = to_json(document)
@@ -50,19 +53,20 @@ class Score(Mapping[str, Json]):
         lines += [f"  {name:<{width}}  {describe(summary)}" for name, summary in self.metrics.items()]
         return "\n".join(lines + [f"  warning: {warning}" for warning in self.warnings])
 
+    __repr__ = __str__
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Report(Mapping[str, Json]):
-    """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols`, `skipped` and what was read."""
+    """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols` and `skipped`."""
 
     scores: dict[str, Score]
     videos: tuple[str, ...]
     skipped: dict[str, str] = field(default_factory=dict)
-    extra: dict[str, Json] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Json]:
         protocols: dict[str, Json] = {name: score.as_dict() for name, score in self.scores.items()}
-        return {"videos": len(self.videos), "protocols": protocols, "skipped": dict(self.skipped), **self.extra}
+        return {"videos": len(self.videos), "protocols": protocols, "skipped": dict(self.skipped)}
 
     def __getitem__(self, key: str) -> Json:
         return self.as_dict()[key]
@@ -76,6 +80,8 @@ class Report(Mapping[str, Json]):
     def __str__(self) -> str:
         skipped = [f"{name}: not computed, {reason}" for name, reason in self.skipped.items()]
         return "\n".join([str(score) for score in self.scores.values()] + skipped)
+
+    __repr__ = __str__
 
 
 def state(settings: Mapping[str, Json]) -> str:

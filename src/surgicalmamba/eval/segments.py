@@ -50,16 +50,21 @@ def edit_score(truth: Segments, predicted: Segments) -> float:
 
 
 def _levenshtein(first: IntArray, second: IntArray) -> int:
-    """Edit distance with one numpy row per element of the shorter sequence."""
-    if len(first) > len(second):
-        first, second = second, first
-    steps = np.arange(len(second) + 1)
-    row = steps
-    for index, element in enumerate(first, start=1):
-        best = np.minimum(row[1:] + 1, row[:-1] + (second != element))
-        # An insertion adds 1 per step to the right: a running minimum of value - position carries it along the whole row.
-        row = np.minimum.accumulate(np.concatenate(([index], best)) - steps) + steps
-    return int(row[-1])
+    """Edit distance, bit-parallel after Myers and Hyyro: one column of the table of distances is held as the signs of its steps, `up` and
+    `down`, in two long integers. One pass per element of the shorter sequence, over the bits of the longer one."""
+    text, pattern = (first, second) if len(first) <= len(second) else (second, first)
+    symbols = set(pattern.tolist())
+    where = {symbol: int.from_bytes(np.packbits(pattern == symbol, bitorder="little").tobytes(), "little") for symbol in symbols}
+    full, last = (1 << len(pattern)) - 1, 1 << (len(pattern) - 1)
+    up, down, distance = full, 0, len(pattern)
+    for symbol in text.tolist():
+        equal = where.get(symbol, 0)
+        diagonal = (((equal & up) + up) ^ up) | equal
+        right_up, right_down = down | (full & ~(diagonal | up)), up & diagonal
+        distance += bool(right_up & last) - bool(right_down & last)
+        right_up, right_down = right_up << 1 | 1, right_down << 1
+        up, down = full & (right_down | ~(equal | down | right_up)), full & right_up & (equal | down)
+    return distance
 
 
 def overlap_counts(truth: Segments, predicted: Segments, threshold: float) -> tuple[int, int, int]:
@@ -69,14 +74,15 @@ def overlap_counts(truth: Segments, predicted: Segments, threshold: float) -> tu
     hit if that IoU reaches the threshold and no earlier prediction has taken the segment."""
     best_iou, best_truth = _best_overlap(truth, predicted)
     claimed = best_truth[(best_iou >= threshold) & (best_iou > 0)]
-    hits = len(np.unique(claimed))
+    hits = len(set(claimed.tolist()))
     return hits, len(predicted) - hits, len(truth) - hits
 
 
 def _best_overlap(truth: Segments, predicted: Segments) -> tuple[FloatArray, IntArray]:
     """Highest IoU of each predicted segment with an annotated one of its phase, and which. Linear in the number of segments: all starts and
     stops cut the timeline into pieces, and each piece lies in one segment of either kind."""
-    cuts = np.union1d(np.concatenate((truth.start, truth.stop)), np.concatenate((predicted.start, predicted.stop)))
+    cuts = np.sort(np.concatenate((truth.start, truth.stop, predicted.start, predicted.stop)))
+    cuts = cuts[np.append(True, np.diff(cuts) > 0)]
     left, length = cuts[:-1], np.diff(cuts)
     of_truth = np.searchsorted(truth.start, left, side="right") - 1
     of_predicted = np.searchsorted(predicted.start, left, side="right") - 1
@@ -123,7 +129,7 @@ def find_transitions(truth: Segments, predicted: Segments) -> Transitions:
     row, after = truth.start[adjacent + 1], truth.phase[adjacent + 1]
     earliest, end = truth.start[adjacent], truth.stop[adjacent + 1]
     delay = np.full(len(adjacent), np.nan)
-    for phase in np.unique(after):
+    for phase in sorted(set(after.tolist())):
         starts = predicted.start[predicted.phase == phase]
         if len(starts) == 0:
             continue

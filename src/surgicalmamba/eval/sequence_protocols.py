@@ -7,7 +7,7 @@ from surgicalmamba.eval.averages import Summary, summarise_each_phase, summarise
 from surgicalmamba.eval.cells import nan_mean, nan_std
 from surgicalmamba.eval.pairs import FloatArray, IntArray, VideoPair
 from surgicalmamba.eval.probabilities import average_precisions, log_losses, reliability
-from surgicalmamba.eval.score import Score
+from surgicalmamba.eval.score import Json, Score
 from surgicalmamba.eval.segments import (
     Transitions,
     edit_score,
@@ -46,17 +46,38 @@ def segmental(runs: Runs, settings: Settings) -> Score:
     stated = settings.describe(runs)
     stated["mean_is"] = "over videos; pooled: segments of all videos counted together; latency over all transitions that were noticed"
     values = {name: nan_mean(array, axis=0) for name, array in scalars.items()}
-    return Score("segmental", metrics, stated, settings.videos(runs), values, _delays_by_phase(delays, settings))
+    details: dict[str, Json] = {"transitions": _list_transitions(runs, delays, settings)}
+    table = _delays_by_phase(delays, settings)
+    return Score("segmental", metrics, stated, settings.videos(runs), values, table, details=details)
+
+
+def _list_transitions(runs: Runs, delays: list[list[Transitions]], settings: Settings) -> list[Json]:
+    """Every annotated change of phase with its signed delay; a missed one has none."""
+    return [
+        {
+            "run": run,
+            "video": video.name,
+            "row": row,
+            "from": settings.names[before],
+            "to": settings.names[after],
+            "delay_s": None if delay != delay else delay / settings.fps,
+        }
+        for run, (videos, found) in enumerate(zip(runs, delays, strict=True))
+        for video, item in zip(videos, found, strict=True)
+        for row, before, after, delay in zip(
+            item.row.tolist(), item.before.tolist(), item.after.tolist(), item.delay_rows.tolist(), strict=True
+        )
+    ]
 
 
 def _summarise_delays(transitions: list[Transitions], fps: float) -> Summary:
     seconds = np.concatenate([item.delay_rows for item in transitions]) / fps
-    noticed = seconds[~np.isnan(seconds)]
-    undefined = float("nan")
+    noticed = np.sort(seconds[~np.isnan(seconds)])
+    middle = noticed[(len(noticed) - 1) // 2 : len(noticed) // 2 + 1]  # np.median would import masked arrays, a tenth of the whole command
     return {
-        "mean": float(noticed.mean()) if len(noticed) else undefined,
-        "median": float(np.median(noticed)) if len(noticed) else undefined,
-        "mean_absolute": float(np.abs(noticed).mean()) if len(noticed) else undefined,
+        "mean": float(nan_mean(noticed)),
+        "median": float(nan_mean(middle)),
+        "mean_absolute": float(nan_mean(np.abs(noticed))),
         "transitions": len(seconds),
         "missed": len(seconds) - len(noticed),
         "early": int((noticed < 0).sum()),

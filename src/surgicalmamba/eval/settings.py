@@ -1,6 +1,7 @@
 """What a protocol has to know besides the labels, and what it states about itself."""
 
 from dataclasses import dataclass
+from math import isfinite
 
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.eval.pairs import VideoPair
@@ -21,9 +22,9 @@ class Settings:
     n_bins: int = 15
 
     def __post_init__(self) -> None:
-        if not self.fps > 0:
+        if not (self.fps > 0 and isfinite(self.fps)):
             raise ConfigError(f"fps={self.fps} is not a rate: give the rows per second of the label files, such as 1.")
-        if not self.window_s >= 0:
+        if not (self.window_s >= 0 and isfinite(self.window_s)):
             raise ConfigError(f"window_s={self.window_s} is not a duration: give seconds, such as 10.")
 
     @property

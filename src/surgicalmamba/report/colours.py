@@ -4,8 +4,6 @@
 _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _HATCHES = ("", "////", "....", "xxxx")
 
-TRUTH_GREY = "#444444"
-
 
 def colour(phase: int) -> str:
     """Fill of a phase. Phases a palette apart share it and differ in `hatch`."""

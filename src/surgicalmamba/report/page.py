@@ -152,7 +152,9 @@ def _timelines(evaluation: Evaluation, folder: Path, on_figure: Callable[[], Non
         video = videos[index]
         rows.append([video.name, number(accuracies[index]), number(jaccards[index]), f"{len(video.truth):,}"])
         title = f"{video.name}: strict accuracy {accuracies[index]:.1f} %"
+        truth, predicted = segment_pair(video.truth, video.predicted)
+        caption = f"{title}, Jaccard {jaccards[index]:.1f} %; {len(predicted)} predicted segments for {len(truth)} annotated."
         name = "timeline-" + re.sub(r"[^\w.-]+", "-", video.name)
-        parts.append(_save(draw_ribbons(video, settings.names, settings.fps, title), folder, name, title))
+        parts.append(_save(draw_ribbons(video, settings.names, settings.fps, title), folder, name, caption))
         on_figure()
     return _table(rows) + "\n".join(parts)
