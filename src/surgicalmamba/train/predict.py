@@ -1,6 +1,7 @@
 """A recognizer over prepared videos: probabilities for every sample, as they would come live."""
 
-from collections.abc import Iterable
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,14 @@ import torch
 from torch import Tensor
 
 from surgicalmamba.data.clips import read_frame
-from surgicalmamba.data.store import PreparedVideo
+from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import WholeFrame, normalise
 from surgicalmamba.data.vocabulary import PhaseVocabulary
-from surgicalmamba.eval.predictions import VideoPrediction, write_predictions
+from surgicalmamba.errors import DataError
+from surgicalmamba.eval.predictions import RunInfo, VideoPrediction, write_predictions, write_run
+from surgicalmamba.model.checkpoint import load
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.train.distributed import pick_device
 
 
 def features_of(model: SurgicalMamba, video: PreparedVideo, start: int, stop: int, device: torch.device) -> Tensor:
@@ -46,24 +50,55 @@ def predict_video(model: SurgicalMamba, video: PreparedVideo, device: torch.devi
     return VideoPrediction(video.table.frame, video.time_s, table.argmax(-1), table, intensity)
 
 
-def predict_videos(
-    model: SurgicalMamba,
-    videos: Iterable[PreparedVideo],
-    out: Path,
-    vocabulary: PhaseVocabulary,
-    device: torch.device,
-    skip_done: bool = True,
-) -> dict[str, Path]:
-    """Write one prediction file per video; files that are already there are kept, so an interrupted call can be repeated."""
-    was_training = model.training
-    model.eval()
-    written = {}
-    for video in videos:
-        file = out / f"{video.id}.csv"
-        if not (skip_done and file.is_file()):
-            file = write_predictions(out, video.id, predict_video(model, video, device), vocabulary)
-        written[video.id] = file
-    model.train(was_training)
-    return written
+@dataclass(frozen=True)
+class Predictor:
+    """One checkpoint over one part of a prepared dataset, into one folder of prediction files."""
+
+    model: SurgicalMamba
+    dataset: PreparedDataset
+    videos: list[PreparedVideo]
+    out: Path
+    info: RunInfo
+    device: torch.device
+
+    @classmethod
+    def open(cls, checkpoint: str, data: Path, split: str, out: Path, device: str) -> "Predictor":
+        """Load and check everything before the first video: phases must be those the model was trained for, features of its width."""
+        folder = Path(checkpoint)
+        source: str | Path = folder / "best" if (folder / "best").is_dir() else checkpoint
+        model = load(source)
+        dataset = PreparedDataset.open(data)
+        if model.config.phases is not None and model.config.phases != dataset.phases:
+            known, found = ", ".join(model.config.phases), ", ".join(dataset.phases)
+            raise DataError(f"{checkpoint} was trained for phases {known}; {data} has {found}. Use a dataset with the same phases.")
+        if dataset.kind == "features" and dataset.d_feature != model.feature_width:
+            widths = f"{data} has features of width {dataset.d_feature}, {checkpoint} takes {model.feature_width}"
+            raise DataError(f"{widths}; prepare them with the same backbone.")
+        weights = Path(source) / "model.safetensors"
+        digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None
+        info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), split, None, digest)
+        where = pick_device(device)
+        return cls(model.to(where), dataset, videos_of(dataset, split), out, info, where)
+
+    def predict(self, video: PreparedVideo) -> Path:
+        """Write a video's file, unless it is there already."""
+        file = self.out / f"{video.id}.csv"
+        if file.is_file():
+            return file
+        return write_predictions(self.out, video.id, predict_video(self.model, video, self.device), self.vocabulary)
+
+    @property
+    def vocabulary(self) -> PhaseVocabulary:
+        return PhaseVocabulary(self.dataset.name, self.dataset.phases)
+
+    def finish(self) -> None:
+        """Say in run.json where the files come from."""
+        write_run(self.out, self.info)
 
 
+def videos_of(dataset: PreparedDataset, split: str) -> list[PreparedVideo]:
+    """`test` is a role of the dataset's first split, `release:test` of a named one, `all` every video."""
+    if split == "all":
+        return list(dataset.videos.values())
+    name, colon, role = split.rpartition(":")
+    return dataset.split(name if colon else next(iter(dataset.splits), "paper"), role)

@@ -19,7 +19,7 @@ from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import Augment, WholeFrame
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import ConfigError, NonFiniteError
-from surgicalmamba.eval.predictions import RunInfo, write_run
+from surgicalmamba.eval.predictions import RunInfo, write_predictions, write_run
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
 from surgicalmamba.model.checkpoint import load_backbone
@@ -29,7 +29,7 @@ from surgicalmamba.train.distributed import World, join_world, leave_world, pick
 from surgicalmamba.train.losses import transition_target
 from surgicalmamba.train.objective import Objective, class_weights_of
 from surgicalmamba.train.optim import WeightAverage, parameter_groups
-from surgicalmamba.train.predict import predict_video, predict_videos
+from surgicalmamba.train.predict import predict_video
 from surgicalmamba.train.runlog import JsonLines, Sink, TensorBoard
 from surgicalmamba.train.runstate import RunState, complete_states, load_state, save_state
 from surgicalmamba.train.trainer import Trainer
@@ -240,7 +240,8 @@ def _validate(
         if scores["jaccard"] > max((past["jaccard"] for past in history), default=-1.0):
             model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
             vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
-            predict_videos(model, videos, run / "best" / "val", vocabulary, trainer.device, skip_done=False)
+            for name, prediction in predictions.items():
+                write_predictions(run / "best" / "val", name, prediction, vocabulary)
             info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
             write_run(run / "best" / "val", info)
     finally:
