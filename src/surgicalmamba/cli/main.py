@@ -10,7 +10,9 @@ from surgicalmamba.cli.check import check
 from surgicalmamba.cli.demo import demo
 from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.cli.evaluate import evaluate
+from surgicalmamba.cli.predict import predict
 from surgicalmamba.cli.prepare import prepare
+from surgicalmamba.cli.train import train
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
 
@@ -42,6 +44,8 @@ def options(
 app.command()(demo)
 app.add_typer(prepare, name="prepare")
 app.command()(check)
+app.command()(train)
+app.command()(predict)
 app.command()(evaluate)
 app.add_typer(bench, name="bench")
 app.command()(doctor)

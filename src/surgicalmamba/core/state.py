@@ -116,6 +116,10 @@ class ModelState(TensorRecord):
         """The same memory with every lane's clock moved on."""
         return replace(self, frame_index=tuple(seen + n_frames for seen in self.frame_index))
 
+    def at(self, frame_index: Sequence[int]) -> "ModelState":
+        """The same memory with the lanes' clocks set."""
+        return replace(self, frame_index=tuple(frame_index))
+
     def reset(self, lanes: Sequence[int]) -> "ModelState":
         """A copy in which these lanes begin a new procedure."""
         index = tuple(0 if lane in set(lanes) else seen for lane, seen in enumerate(self.frame_index))

@@ -1,0 +1,87 @@
+"""Settings of a training run. Where the paper is silent the authors' released value is the default, and the description says so."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from surgicalmamba.config import PRESETS, ModelConfig, Positive, Section
+from surgicalmamba.data.transforms import AugmentConfig
+
+Share = Annotated[float, Field(ge=0, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class DataSettings(Section):
+    """Which videos, and how they come."""
+
+    path: str | None = Field(None, description="A prepared dataset (a folder with dataset.json).")
+    split: str = Field("paper", description="Name of the split; its roles train and val are used. Test videos are never touched.")
+    n_lanes: Positive = Field(4, description="Procedures that advance in parallel. Release: 1.")
+    workers: Positive = Field(2, description="Threads that read ahead.")
+    augment: AugmentConfig | None = Field(AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none.")
+
+
+class LossSettings(Section):
+    """The clip loss of section 3.6."""
+
+    label_smoothing: Share = Field(0.1, description="Paper: 'with label smoothing', no value; release: 0.1.")
+    smooth_weight: NotNegative = Field(0.15, description="w_sm. Paper: 0.15; release: 1.0. 0 leaves the smoothness loss out.")
+    transition_weight: NotNegative = Field(0.5, description="w_trans. Paper: 0.5; release: 1.0.")
+    rise_s: float = Field(2.0, gt=0, description="sigma_L of the transition target, seconds. Paper: 2.")
+    fall_s: float = Field(12.0, gt=0, description="sigma_R of the transition target, seconds. Paper: 12.")
+    class_weights: Literal["none", "inverse-sqrt"] = Field("none", description="Weigh phases by the inverse root of their training frames.")
+
+
+class OptimSettings(Section):
+    """AdamW with warm-up and cosine decay."""
+
+    lr: float = Field(1e-4, gt=0, description="Learning rate of the temporal model. Paper: not given; release: 1e-4.")
+    backbone_lr: float = Field(5e-5, gt=0, description="Learning rate of the backbone. Release: 5e-5.")
+    weight_decay: NotNegative = Field(0.01, description="On all but A, D, biases and norms. Release: 0.01 on all but A and D.")
+    clip_norm: float = Field(1.0, gt=0, description="Largest gradient norm. Release: 1.0.")
+    warmup_epochs: NotNegative = Field(2.0, description="Epochs of linear warm-up. Release: 10 of 50.")
+    final_lr_share: Share = Field(0.01, description="Learning rate at the end, as a share of the peak.")
+    clips_per_update: Positive = Field(1, description="TBPTT window: clips per update. Paper: 1, gradients stop there; release: 6.")
+    average_decay: Share = Field(0.0, description="Exponential moving average of the weights, per update; 0 for none.")
+
+
+class TrainConfig(Section):
+    """A whole run. `preset` fills in the model; settings under `model` replace parts of it."""
+
+    preset: str = Field("paper", description="Model preset: paper, release or tiny.")
+    variant: str = Field("full", description="Row of the ablation table, such as full or without-z (config.VARIANTS).")
+    model: ModelConfig = Field(ModelConfig(), description="The network; phases and feature width come from the dataset.")
+    backbone_weights: str | None = Field(None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch.")
+    data: DataSettings = Field(DataSettings(), description="The prepared dataset.")
+    loss: LossSettings = Field(LossSettings(), description="The objectives.")
+    optim: OptimSettings = Field(OptimSettings(), description="The optimizer.")
+    epochs: Positive = Field(50, description="Passes over the training videos. Release: 50 (AutoLaparo 100).")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Of initialisation, order and augmentation.")
+    precision: Literal["float32", "bf16"] = Field("float32", description="bf16 runs projections under autocast; state and solves stay so.")
+    device: str = Field("auto", description="auto, cpu, cuda or mps.")
+    save_every: Positive = Field(200, description="Updates between two saved training states; every epoch ends with one too.")
+    protocol: str = Field("strict", description="Protocol by which the best epoch is chosen, on its Jaccard.")
+    run: str = Field("runs/train", description="Folder of the run.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, values: object) -> object:
+        """Put the model settings given over those of the preset."""
+        if not isinstance(values, Mapping) or isinstance(values.get("model"), ModelConfig):
+            return values
+        name = values.get("preset", "paper")
+        if name not in PRESETS:
+            raise ValueError(f"unknown preset {name!r}; presets: {', '.join(PRESETS)}.")
+        given = values.get("model") or {}
+        if not isinstance(given, Mapping):
+            raise ValueError("model must be a mapping of settings.")
+        return {**values, "model": _merge(PRESETS[str(name)].model_dump(), given)}
+
+
+def _merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged

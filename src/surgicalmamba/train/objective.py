@@ -1,0 +1,65 @@
+"""The loss of one update: sums over the clips of a window, divided by counts over all processes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surgicalmamba.core.state import ModelState
+from surgicalmamba.model.recognizer import Output
+from surgicalmamba.train.config import LossSettings
+from surgicalmamba.train.distributed import World
+from surgicalmamba.train.losses import UNLABELLED, masked_cross_entropy, smoothness, transition_loss
+
+TERMS = ("cross_entropy", "smoothness", "transition")
+
+
+@dataclass(frozen=True)
+class ClipLoss:
+    """Sums of the three terms over a clip and what each is to be divided by, in the order of TERMS."""
+
+    sums: Tensor  # (3,) with history
+    counts: Tensor  # (3,)
+
+    def __add__(self, other: "ClipLoss") -> "ClipLoss":
+        return ClipLoss(self.sums + other.sums, self.counts + other.counts)
+
+
+class Objective:
+    """L = L_CE + w_sm L_smooth + w_trans L_trans over labelled frames."""
+
+    def __init__(self, settings: LossSettings, class_weights: Tensor | None) -> None:
+        self.settings = settings
+        self.class_weights = class_weights
+        self.weights = torch.tensor([1.0, settings.smooth_weight, settings.transition_weight])
+
+    def of_clip(self, output: Output[ModelState], labels: Tensor, target: Tensor) -> ClipLoss:
+        """labels and target (b, l)."""
+        logits = output.logits.float()
+        valid = labels != UNLABELLED
+        pairs = (valid[:, 1:] & valid[:, :-1]).sum()
+        frames = valid.sum() if self.class_weights is None else self.class_weights[labels[valid]].sum()
+        ce = masked_cross_entropy(logits, labels, self.settings.label_smoothing, self.class_weights)
+        smooth = smoothness(logits, labels)
+        intensity = output.intensity_logits
+        transition = logits.sum() * 0.0 if intensity is None else transition_loss(intensity, target, labels)
+        counts = torch.stack([frames.float(), pairs.float(), valid.sum().float() * (intensity is not None)])
+        return ClipLoss(torch.stack([ce, smooth, transition]) * counts, counts)
+
+    def total(self, clips: ClipLoss, world: World) -> tuple[Tensor, Tensor]:
+        """The loss whose gradients, summed over processes, are those of the whole; and the three terms of all processes."""
+        counts = world.sum(clips.counts.detach()).clamp(min=1.0)
+        terms = clips.sums / counts
+        weights = self.weights.to(terms.device)
+        return (weights * terms).sum(), world.sum(terms.detach())
+
+
+def class_weights_of(labels: list[NDArray[np.int64]], n_phases: int, rule: str) -> Tensor | None:
+    """Weights with mean one over the phases that occur; None for no weighting."""
+    if rule == "none":
+        return None
+    counts = np.bincount(np.concatenate([part[part >= 0] for part in labels]), minlength=n_phases)
+    weights = np.where(counts > 0, 1 / np.sqrt(np.maximum(counts, 1)), 0.0)
+    return torch.tensor(weights / weights[counts > 0].mean(), dtype=torch.float32)

@@ -1,0 +1,56 @@
+"""Parameter groups by rule, the learning-rate schedule, and the average of the weights."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from surgicalmamba.train.config import OptimSettings
+
+
+def parameter_groups(model: nn.Module, settings: OptimSettings) -> list[dict[str, object]]:
+    """Trainable parameters by learning rate and decay. Vectors (norms, biases, A, D, scales) are not decayed."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            lr = settings.backbone_lr if name.startswith("backbone.") else settings.lr
+            is_vector = parameter.dim() < 2 or name.rsplit(".", 1)[-1] in ("b1", "b2")
+            groups.setdefault((lr, 0.0 if is_vector else settings.weight_decay), []).append(parameter)
+    return [{"params": members, "lr": lr, "initial_lr": lr, "weight_decay": decay} for (lr, decay), members in groups.items()]
+
+
+def learning_rate_share(update: int, n_updates: int, warmup_updates: int, final_share: float) -> float:
+    """Linear warm-up to 1, then cosine down to `final_share` at the last update."""
+    if update < warmup_updates:
+        return (update + 1) / warmup_updates
+    progress = (update - warmup_updates) / max(1, n_updates - 1 - warmup_updates)
+    return final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * share
+
+
+class WeightAverage:
+    """Exponential moving average of the trainable weights, with the usual correction for the first updates."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.values = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, n_updates: int) -> None:
+        decay = min(self.decay, (1 + n_updates) / (10 + n_updates))
+        for name, parameter in model.named_parameters():
+            if name in self.values:
+                self.values[name].lerp_(parameter.detach(), 1 - decay)
+
+    @torch.no_grad()
+    def swap(self, model: nn.Module) -> None:
+        """Exchange the model's weights with the average; calling it again exchanges them back."""
+        for name, parameter in model.named_parameters():
+            if name in self.values:
+                held: Tensor = parameter.detach().clone()
+                parameter.copy_(self.values[name])
+                self.values[name].copy_(held)

@@ -1,0 +1,268 @@
+"""From a config to a trained model in a run folder: build, train, validate, keep the best, go on after an interruption.
+
+    RUN/config.yaml      the resolved config            RUN/log.jsonl     losses per update, scores per epoch
+    RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on the validation videos"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from surgicalmamba.config import ModelConfig, load_config, save_config
+from surgicalmamba.data.clips import ClipLoader
+from surgicalmamba.data.store import PreparedDataset, PreparedVideo
+from surgicalmamba.data.transforms import Augment, WholeFrame
+from surgicalmamba.data.vocabulary import PhaseVocabulary
+from surgicalmamba.errors import ConfigError, NonFiniteError
+from surgicalmamba.eval.predictions import RunInfo, write_predictions, write_run
+from surgicalmamba.eval.protocols import score
+from surgicalmamba.eval.score import Score
+from surgicalmamba.model.checkpoint import load_backbone
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.train.config import TrainConfig
+from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device
+from surgicalmamba.train.losses import transition_target
+from surgicalmamba.train.objective import Objective, class_weights_of
+from surgicalmamba.train.optim import WeightAverage, parameter_groups
+from surgicalmamba.train.predict import predict_video
+from surgicalmamba.train.runlog import JsonLines, Sink, TensorBoard
+from surgicalmamba.train.runstate import RunState, complete_states, load_state, save_state
+from surgicalmamba.train.trainer import Trainer
+
+CONFIG_FILE = "config.yaml"
+
+
+class Watcher:
+    """What a person sees of a run. The command line shows bars and lines; a library caller may see nothing."""
+
+    def begin(self, epochs: int, updates: int, done: int) -> None: ...
+    def update(self, epoch: int, losses: dict[str, float]) -> None: ...
+    def epoch(self, epoch: int, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run reports."""
+
+    run: Path
+    best_epoch: int
+    best: dict[str, float]
+    protocol: str
+    last_loss: float
+
+
+def train(config: TrainConfig, resume: bool = False, watcher: Watcher | None = None) -> Result:
+    """Train from a config. With `resume`, go on where the run folder's newest state stands."""
+    run = Path(config.run)
+    device = pick_device(config.device)
+    world = join_world(device)
+    watcher = watcher if watcher is not None and world.is_first else Watcher()
+    try:
+        if not resume and complete_states(run):
+            raise ConfigError(f"{run} already holds a run; resume it (train --resume {run}), or give another folder with run=FOLDER.")
+        dataset = open_dataset(config)
+        config = config.with_(model=fit_model(config, dataset))
+        run.mkdir(parents=True, exist_ok=True)
+        if world.is_first:
+            save_config(config, run / CONFIG_FILE)
+        return _train(config, dataset, run, device, world, watcher)
+    finally:
+        leave_world()
+
+
+def resume(run: Path, watcher: Watcher | None = None) -> Result:
+    """Go on with an interrupted run; everything it needs is in its folder."""
+    config = load_config(TrainConfig, run / CONFIG_FILE).with_(run=str(run))
+    return train(config, resume=True, watcher=watcher)
+
+
+def open_dataset(config: TrainConfig) -> PreparedDataset:
+    """The prepared dataset, with its split checked: training and validation may not share a video."""
+    if config.data.path is None:
+        raise ConfigError("data.path is missing: give a prepared dataset, such as data.path=prepared/cholec80-tools.")
+    dataset = PreparedDataset.open(config.data.path)
+    train_ids, val_ids = ({video.id for video in dataset.split(config.data.split, role)} for role in ("train", "val"))
+    if shared := sorted(train_ids & val_ids):
+        raise ConfigError(f"split {config.data.split!r} of {dataset.folder} has {shared[0]} in both train and val; use another split.")
+    return dataset
+
+
+def fit_model(config: TrainConfig, dataset: PreparedDataset) -> ModelConfig:
+    """The model config for this dataset: its phases, its feature width, the variant asked for."""
+    changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases}
+    if dataset.kind == "features":
+        changes |= {"backbone": None, "d_feature": dataset.d_feature}
+    elif config.model.backbone is None:
+        raise ConfigError(f"{dataset.folder} holds images but model.backbone is null; give a backbone or prepare features.")
+    return config.model.with_(**changes).variant(config.variant)
+
+
+def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World) -> Trainer:
+    """Every part of a run, from seeds and settings alone."""
+    torch.manual_seed(config.seed)
+    model = SurgicalMamba(config.model)
+    if config.backbone_weights is not None:
+        load_backbone(model, config.backbone_weights)
+    model.to(device)
+    videos = dataset.split(config.data.split, "train")
+    loss = config.loss
+    fps = float(dataset.fps)
+
+    def target(video: PreparedVideo) -> NDArray[np.float32]:
+        return transition_target(torch.from_numpy(video.labels.copy()), fps, loss.rise_s, loss.fall_s).numpy()
+
+    loader = ClipLoader(
+        videos,
+        n_lanes=config.data.n_lanes,
+        clip_len=config.model.clip_len,
+        transform=_transform(config),
+        seed=config.seed,
+        workers=config.data.workers,
+        rank=world.rank,
+        world_size=world.size,
+        target=target,
+    )
+    weights = class_weights_of([video.labels for video in videos], len(dataset.phases), loss.class_weights)
+    trainer = Trainer(
+        model=model,
+        loader=loader,
+        objective=Objective(loss, None if weights is None else weights.to(device)),
+        optimizer=torch.optim.AdamW(parameter_groups(model, config.optim), lr=config.optim.lr),
+        settings=config.optim,
+        n_updates=0,
+        device=device,
+        world=world,
+        autocast=config.precision == "bf16",
+        average=WeightAverage(model, config.optim.average_decay) if config.optim.average_decay else None,
+    )
+    trainer.n_updates = config.epochs * trainer.updates_per_epoch()
+    return trainer
+
+
+def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
+    if config.model.backbone is None:
+        return None
+    size = config.model.backbone.image_size
+    return WholeFrame(size) if config.data.augment is None else Augment(config.data.augment, size)
+
+
+def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: torch.device, world: World, watcher: Watcher) -> Result:
+    trainer = build_trainer(config, dataset, device, world)
+    state = load_state(run)
+    history: list[dict[str, float]] = []
+    log_bytes = 0
+    if state is not None:
+        trainer.restore(state)
+        history = list(state.values["history"])  # type: ignore[call-overload]
+        log_bytes = int(str(state.values["log_bytes"]))
+    watcher.begin(config.epochs, trainer.n_updates, trainer.update)
+    with _sinks(run, log_bytes, trainer.update, world) as (log, sinks):
+        last = {"loss": float("nan")}
+
+        def save() -> None:
+            if world.is_first:
+                captured = trainer.capture()
+                values = {**captured.values, "history": history, "log_bytes": log.length()}
+                try:
+                    save_state(run, trainer.update, RunState(captured.tensors, values))
+                except OSError as error:
+                    kept = complete_states(run)
+                    place = kept[-1] if kept else "none yet"
+                    watcher.note(f"the state of update {trainer.update} could not be saved ({error}); the last good one is {place}.")
+            world.wait()
+
+        def after_update(trainer: Trainer, losses: dict[str, float]) -> None:
+            last.update(losses)
+            for sink in sinks:
+                sink.write("update", trainer.update, losses)
+            watcher.update(trainer.epoch, losses)
+            if trainer.update % config.save_every == 0:
+                save()
+
+        while trainer.epoch < config.epochs:
+            epoch = trainer.epoch
+            try:
+                trainer.run_epoch(after_update)
+            except NonFiniteError as error:
+                kept = complete_states(run)
+                raise NonFiniteError(f"{error} The last good state is {kept[-1] if kept else 'the start'}.") from None
+            if world.is_first:
+                scores = _validate(config, dataset, trainer, run, history, epoch)
+                history.append(scores)
+                for sink in sinks:
+                    sink.write("epoch", epoch, scores)
+                watcher.epoch(epoch, f"{config.protocol}: " + "  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+            world.wait()
+            save()
+        if world.is_first:
+            trainer.model.save(run / "last", provenance=provenance(config, dataset, config.epochs - 1))
+    if not history:
+        return Result(run, -1, {}, config.protocol, last["loss"])
+    best = max(range(len(history)), key=lambda i: history[i]["jaccard"])
+    return Result(run, best, history[best], config.protocol, last["loss"])
+
+
+@contextmanager
+def _sinks(run: Path, log_bytes: int, update: int, world: World) -> Iterator[tuple[JsonLines, list[Sink]]]:
+    """The first process writes the log; the others write nothing."""
+    name = "log.jsonl" if world.is_first else f".log-{world.rank}.jsonl"
+    log = JsonLines(run / name, log_bytes)
+    sinks: list[Sink] = [log] if world.is_first else []
+    try:
+        if world.is_first:
+            with suppress(ImportError):
+                sinks.append(TensorBoard(run / "tensorboard", update))
+        yield log, sinks
+    finally:
+        for sink in sinks:
+            sink.close()
+        if not world.is_first:
+            (run / name).unlink(missing_ok=True)
+
+
+def _validate(
+    config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, history: list[dict[str, float]], epoch: int
+) -> dict[str, float]:
+    """Score the validation videos, with averaged weights where there are any; keep the model and its predictions if it is the best."""
+    model, videos = trainer.model, dataset.split(config.data.split, "val")
+    if trainer.average is not None:
+        trainer.average.swap(model)
+    try:
+        model.eval()
+        predictions = {video.id: predict_video(model, video, trainer.device) for video in videos}
+        scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
+        if scores["jaccard"] > max((past["jaccard"] for past in history), default=-1.0):
+            model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
+            vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
+            for name, prediction in predictions.items():
+                write_predictions(run / "best" / "val", name, prediction, vocabulary)
+            info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
+            write_run(run / "best" / "val", info)
+    finally:
+        if trainer.average is not None:
+            trainer.average.swap(model)
+        model.train()
+    return scores
+
+
+def summary(
+    videos: list[PreparedVideo], predicted: dict[str, NDArray[np.int64]], dataset: PreparedDataset, protocol: str
+) -> dict[str, float]:
+    """Mean accuracy, precision, recall and Jaccard of a set of videos under a protocol, in percent."""
+    result = score(
+        [video.labels for video in videos], [predicted[video.id] for video in videos], len(dataset.phases), protocol, fps=float(dataset.fps)
+    )
+    assert isinstance(result, Score)
+    return {name: result.metrics[name]["mean"] for name in ("accuracy", "jaccard", "precision", "recall")}
+
+
+def provenance(config: TrainConfig, dataset: PreparedDataset, epoch: int) -> dict[str, object]:
+    """What a checkpoint says about where it comes from."""
+    settings = json.loads(config.model_dump_json(exclude={"model", "run"}))
+    return {"dataset": dataset.name, "split": config.data.split, "seed": config.seed, "epoch": epoch, "training": settings}

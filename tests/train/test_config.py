@@ -1,0 +1,50 @@
+"""Training settings: shipped configs load, presets are filled in, mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+
+from surgicalmamba.config import PRESETS, load_config, save_config
+from surgicalmamba.errors import ConfigError
+from surgicalmamba.train.config import TrainConfig
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+def test_there_is_a_config_for_every_benchmark():
+    names = {file.stem for file in CONFIGS}
+    assert names >= {"cholec80", "m2cai16", "cataract101", "autolaparo", "heichole", "heico", "grasp", "cholec80-tools", "jigsaws", "tiny"}
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda f: f.stem)
+def test_a_shipped_config_loads_and_survives_being_saved(file, tmp_path):
+    config = load_config(TrainConfig, file)
+    save_config(config, tmp_path / "again.yaml")
+    assert load_config(TrainConfig, tmp_path / "again.yaml") == config
+
+
+def test_the_defaults_are_the_papers_where_it_speaks():
+    config = TrainConfig()
+    assert config.model == PRESETS["paper"]
+    assert (config.loss.smooth_weight, config.loss.transition_weight, config.loss.rise_s, config.loss.fall_s) == (0.15, 0.5, 2.0, 12.0)
+
+
+def test_model_settings_are_put_over_the_preset():
+    config = TrainConfig(preset="tiny", model={"clip_len": 128, "block": {"slow": {"chunk_len": 16}}})
+    assert (config.model.clip_len, config.model.block.slow.chunk_len, config.model.d_model) == (128, 16, PRESETS["tiny"].d_model)
+    assert config.model.block.slow.rotation == PRESETS["tiny"].block.slow.rotation
+
+
+MISTAKES = {
+    "unknown setting 'optim.lrr': did you mean 'lr'?": {"optim": {"lrr": 1}},
+    "unknown preset 'huge'; presets: paper, release, tiny": {"preset": "huge"},
+    "unknown setting 'model.clip_length': did you mean 'clip_len'?": {"model": {"clip_length": 3}},
+    "epochs=0: Input should be greater than 0": {"epochs": 0},
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_setting(message):
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**MISTAKES[message])
+    assert message in str(caught.value) and "\n" not in str(caught.value)

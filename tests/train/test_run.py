@@ -1,0 +1,192 @@
+"""Whole runs: they learn, they stop anywhere and go on, and they end with the same bytes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import surgicalmamba as sm
+from surgicalmamba.config import save_config
+from surgicalmamba.errors import ConfigError, NonFiniteError
+from surgicalmamba.train import runstate
+from surgicalmamba.train.run import Watcher, resume, train
+
+
+def weights(run, which="last"):
+    return load_file(f"{run}/{which}/model.safetensors")
+
+
+def assert_same_run(a, b):
+    for which in ("best", "last"):
+        ours, reference = weights(a, which), weights(b, which)
+        assert ours.keys() == reference.keys()
+        for name in ours:
+            assert torch.equal(ours[name], reference[name]), f"{which}: {name}"
+    assert (a / "log.jsonl").read_bytes() == (b / "log.jsonl").read_bytes()
+    for file in (a / "best" / "val").glob("*.csv"):
+        assert file.read_bytes() == (b / "best" / "val" / file.name).read_bytes()
+
+
+@pytest.fixture
+def single_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_run_learns_a_task_that_needs_memory_and_leaves_everything_behind(settings, tmp_path, single_thread):
+    result = train(settings(epochs=20))
+    assert result.best["accuracy"] > 80
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    updates = [line["loss"] for line in log if line["kind"] == "update"]
+    assert updates[-1] < 0.5 * updates[0]
+    assert [line["step"] for line in log if line["kind"] == "epoch"] == list(range(20))
+    best = sm.load(tmp_path / "run" / "best")
+    assert best.config.phases == ("x", "y", "z")
+    about = json.loads((tmp_path / "run" / "best" / "config.json").read_text())
+    assert about["provenance"]["epoch"] == result.best_epoch and about["provenance"]["split"] == "paper"
+    assert {file.name for file in (tmp_path / "run" / "best" / "val").glob("*.csv")} == {"v.csv", "w.csv"}
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(settings, tmp_path, single_thread):
+    for name, seed in (("first", 0), ("second", 0), ("third", 1)):
+        train(settings(run=str(tmp_path / name), seed=seed))
+    assert_same_run(tmp_path / "first", tmp_path / "second")
+    assert any(not torch.equal(v, weights(tmp_path / "third")[k]) for k, v in weights(tmp_path / "first").items())
+
+
+class StopAfter(Watcher):
+    """Interrupts a run after some updates, as an operator would."""
+
+    def __init__(self, updates):
+        self.left = updates
+
+    def update(self, epoch, losses):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("updates", [1, 4, 9, 20])
+def test_an_interrupted_run_goes_on_and_ends_like_an_uninterrupted_one(settings, tmp_path, single_thread, updates):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train(settings(run=str(whole)))
+    with pytest.raises(KeyboardInterrupt):
+        train(settings(run=str(cut)), watcher=StopAfter(updates))
+    resume(cut)
+    assert_same_run(cut, whole)
+
+
+def test_killed_at_any_moment_the_resumed_run_ends_with_the_same_bytes(settings, tmp_path, single_thread):
+    whole = tmp_path / "whole"
+    train(settings(run=str(whole), save_every=1))
+    run = tmp_path / "killed"
+    save_config(settings(run=str(run), save_every=1), tmp_path / "config.yaml")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "surgicalmamba", "train"]
+    kills = 0
+    for delay in (0.02, 0.11, 0.23, 0.37, 0.5, 0.7):
+        first = not runstate.complete_states(run)
+        arguments = ["--config", str(tmp_path / "config.yaml")] if first else ["--resume", str(run)]
+        process = subprocess.Popen([*command, *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        known = runstate.complete_states(run)
+        while process.poll() is None and runstate.complete_states(run) == known:
+            time.sleep(0.005)  # until it has done something
+        time.sleep(delay)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        if (run / "last" / "config.json").exists():
+            break
+    assert kills >= 3
+    resume(run)
+    assert_same_run(run, whole)
+
+
+def test_killed_in_the_middle_of_writing_a_state_the_one_before_counts(settings, tmp_path, single_thread):
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(settings(save_every=1), watcher=StopAfter(5))
+    kept = runstate.complete_states(run)[-1]
+    torn = run / "states" / f"{int(kept.name) + 1:08d}.part"
+    torn.mkdir()
+    (torn / "tensors.safetensors").write_bytes(b"half of a file")
+    whole = tmp_path / "whole"
+    train(settings(run=str(whole), save_every=1))
+    resume(run)
+    assert_same_run(run, whole)
+
+
+class Notes(Watcher):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def test_a_full_disk_keeps_the_last_good_state_and_says_so(settings, tmp_path, single_thread, monkeypatch):
+    real, calls = runstate._flush, []
+
+    def full(path):
+        calls.append(path)
+        if len(calls) > 6:
+            raise OSError(28, "No space left on device")
+        real(path)
+
+    monkeypatch.setattr(runstate, "_flush", full)
+    notes = Notes()
+    train(settings(save_every=1), watcher=notes)
+    states = runstate.complete_states(tmp_path / "run")
+    assert len(states) == 1 and runstate.load_state(tmp_path / "run").values["update"] == int(states[0].name)
+    assert notes.notes and "No space left" in notes.notes[0] and str(states[0]) in notes.notes[0]
+    assert not list((tmp_path / "run" / "states").glob("*.part"))
+
+
+def test_a_loss_that_is_not_finite_names_videos_update_and_the_last_good_state(settings, tmp_path, single_thread):
+    with pytest.raises(NonFiniteError) as caught:
+        train(settings(optim={"lr": 1e30, "clip_norm": 1e30, "warmup_epochs": 0}, save_every=1))
+    message = str(caught.value)
+    assert "update" in message and "last good state is" in message and "\n" not in message
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(settings, single_thread):
+    train(settings(epochs=1))
+    with pytest.raises(ConfigError, match="already holds a run; resume it"):
+        train(settings(epochs=1))
+
+
+def test_videos_in_both_train_and_val_are_refused(settings, toy_dataset):
+    with pytest.raises(ConfigError, match="has v in both train and val"):
+        train(settings(data={"path": str(toy_dataset), "split": "overlap"}))
+
+
+def test_two_processes_have_the_gradients_of_one(settings, tmp_path, single_thread):
+    """Four lanes in one process, two lanes in each of two: videos of unequal length, some lanes idle at the end."""
+    data = settings().data
+    one = settings(run=str(tmp_path / "one"), data=data.with_(n_lanes=4), epochs=2)
+    train(one)
+    two = settings(run=str(tmp_path / "two"), data=data.with_(n_lanes=2), epochs=2)
+    save_config(two, tmp_path / "two.yaml")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29731"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29731", "-m", "surgicalmamba"]
+    result = subprocess.run(
+        [*command, "train", "--config", str(tmp_path / "two.yaml")], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    lines = {name: (tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("one", "two")}
+    logs = [[json.loads(line) for line in lines[name] if '"update"' in line] for name in ("one", "two")]
+    assert len(logs[0]) == len(logs[1]) > 4
+    for ours, reference in zip(logs[1], logs[0], strict=True):
+        assert ours["gradient_norm"] == pytest.approx(reference["gradient_norm"], rel=1e-4)
+        assert ours["loss"] == pytest.approx(reference["loss"], rel=1e-4)
+    for name, value in weights(tmp_path / "two").items():
+        torch.testing.assert_close(value, weights(tmp_path / "one")[name], rtol=1e-3, atol=1e-4)
