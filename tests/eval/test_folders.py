@@ -184,3 +184,11 @@ def test_sampling_refuses_predictions_that_stop_early_or_fall_between_label_rows
     folders(predictions={"a.txt": table(*[0] * 5, first=3)})
     with pytest.raises(DataError, match=r"predictions/a\.txt row 6 is frame 103, which .*labels/a\.txt does not have"):
         load(labels, [predictions], CHOLEC80, Matching(sample_labels=True))
+
+
+def test_a_prepared_dataset_is_a_folder_of_labels(tmp_path):
+    place = tmp_path / "videos" / "video07"
+    place.mkdir(parents=True)
+    (place / "labels.csv").write_text("frame,time_s,phase\n0,0,1\n")
+    (tmp_path / "dataset.json").write_text("{}")
+    assert find_files(tmp_path, "labels") == {"video07": place / "labels.csv"}

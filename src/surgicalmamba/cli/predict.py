@@ -31,4 +31,5 @@ def predict(
     if json:
         typer.echo(json_module.dumps({"out": str(out), "videos": [file.stem for file in files]}, indent=2))
     else:
-        typer.echo(f"{len(files)} videos of {split} in {out}. Score them: surgicalmamba evaluate --labels {data} --predictions {out}")
+        typer.echo(f"{out}: {len(files)} video(s) of {split}")
+        typer.echo(f"next: surgicalmamba evaluate --labels {data} --predictions {out} --common-videos")

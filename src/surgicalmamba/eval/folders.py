@@ -60,12 +60,14 @@ def video_key(stem: str) -> str:
 
 
 def find_files(folder: Path, what: str) -> dict[str, Path]:
-    """Files of a folder by video name: `<video>.txt|csv|tsv`, or `<video>/labels.csv` of a prepared dataset."""
+    """Files of a folder by video name: `<video>.txt|csv|tsv`, or those of a prepared dataset (`videos/<video>/labels.csv`)."""
     if folder.is_file():
         return {video_key(folder.stem): folder}
     if not folder.is_dir():
         raise DataError(f"the {what} folder {folder} does not exist; give a folder with one file per video.")
     found: dict[str, Path] = {}
+    if (folder / "dataset.json").is_file() and (folder / "videos").is_dir():
+        folder = folder / "videos"
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue

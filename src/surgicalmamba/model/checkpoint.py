@@ -120,16 +120,23 @@ def looks_like_hub_id(text: str) -> bool:
 
 def fetch(hub_id: str, file: str) -> Path:
     """One file of a Hub repository, from the local cache or the network."""
+    import logging
+
     from huggingface_hub import hf_hub_download
 
+    hub_log = logging.getLogger("huggingface_hub")
+    level = hub_log.level
+    hub_log.setLevel(logging.ERROR)  # its retries are not the user's concern; the outcome is
     try:
         return Path(hf_hub_download(hub_id, file))
     except Exception as error:  # the library raises many unrelated classes for absent, private, offline
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CheckpointError(
-            f"cannot get {file} of Hub repository {hub_id!r}: {reason} "
-            f"Check the id and the network, or download the repository and give its folder."
+            f"there is no folder {hub_id!r} here, and {file} of a Hub repository of that name cannot be had ({reason}). "
+            f"Check the path or the id and the network, or download the repository and give its folder."
         ) from None
+    finally:
+        hub_log.setLevel(level)
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

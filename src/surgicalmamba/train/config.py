@@ -16,7 +16,7 @@ class DataSettings(Section):
     """Which videos, and how they come."""
 
     path: str | None = Field(None, description="A prepared dataset (a folder with dataset.json).")
-    split: str = Field("paper", description="Name of the split; its roles train and val are used. Test videos are never touched.")
+    split: str | None = Field(None, description="Split to train and validate on; null is the dataset's first. Test is never touched.")
     n_lanes: Positive = Field(4, description="Procedures that advance in parallel. Release: 1.")
     workers: Positive = Field(2, description="Threads that read ahead.")
     augment: AugmentConfig | None = Field(AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none.")

@@ -66,7 +66,7 @@ def train(config: TrainConfig, resume: bool = False, watcher: Watcher | None = N
     try:
         if not resume and complete_states(run):
             raise ConfigError(f"{run} already holds a run; resume it (train --resume {run}), or give another folder with run=FOLDER.")
-        dataset = open_dataset(config)
+        config, dataset = open_dataset(config)
         config = config.with_(model=fit_model(config, dataset))
         run.mkdir(parents=True, exist_ok=True)
         if world.is_first:
@@ -82,15 +82,16 @@ def resume(run: Path, watcher: Watcher | None = None) -> Result:
     return train(config, resume=True, watcher=watcher)
 
 
-def open_dataset(config: TrainConfig) -> PreparedDataset:
-    """The prepared dataset, with its split checked: training and validation may not share a video."""
+def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
+    """The prepared dataset and the config with its split named. Training and validation may not share a video."""
     if config.data.path is None:
         raise ConfigError("data.path is missing: give a prepared dataset, such as data.path=prepared/cholec80-tools.")
     dataset = PreparedDataset.open(config.data.path)
-    train_ids, val_ids = ({video.id for video in dataset.split(config.data.split, role)} for role in ("train", "val"))
+    split = config.data.split or next(iter(dataset.splits), "paper")
+    train_ids, val_ids = ({video.id for video in dataset.split(split, role)} for role in ("train", "val"))
     if shared := sorted(train_ids & val_ids):
-        raise ConfigError(f"split {config.data.split!r} of {dataset.folder} has {shared[0]} in both train and val; use another split.")
-    return dataset
+        raise ConfigError(f"split {split!r} of {dataset.folder} has {shared[0]} in both train and val; use another split.")
+    return config.with_(data=config.data.with_(split=split)), dataset
 
 
 def fit_model(config: TrainConfig, dataset: PreparedDataset) -> ModelConfig:
@@ -110,7 +111,7 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
     if config.backbone_weights is not None:
         load_backbone(model, config.backbone_weights)
     model.to(device)
-    videos = dataset.split(config.data.split, "train")
+    videos = _role(config, dataset, "train")
     loss = config.loss
     fps = float(dataset.fps)
 
@@ -143,6 +144,11 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
     )
     trainer.n_updates = config.epochs * trainer.updates_per_epoch()
     return trainer
+
+
+def _role(config: TrainConfig, dataset: PreparedDataset, role: str) -> list[PreparedVideo]:
+    assert config.data.split is not None  # named by open_dataset
+    return dataset.split(config.data.split, role)
 
 
 def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
@@ -230,7 +236,7 @@ def _validate(
     config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, history: list[dict[str, float]], epoch: int
 ) -> dict[str, float]:
     """Score the validation videos, with averaged weights where there are any; keep the model and its predictions if it is the best."""
-    model, videos = trainer.model, dataset.split(config.data.split, "val")
+    model, videos = trainer.model, _role(config, dataset, "val")
     if trainer.average is not None:
         trainer.average.swap(model)
     try:
