@@ -46,7 +46,7 @@ def test_a_run_learns_a_task_that_needs_memory_and_leaves_everything_behind(sett
     assert result.best["accuracy"] > 80
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     updates = [line["loss"] for line in log if line["kind"] == "update"]
-    assert updates[-1] < 0.5 * updates[0]
+    assert updates[-1] < 0.7 * updates[0]
     assert [line["step"] for line in log if line["kind"] == "epoch"] == list(range(20))
     best = sm.load(tmp_path / "run" / "best")
     assert best.config.phases == ("x", "y", "z")
