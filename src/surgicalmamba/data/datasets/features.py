@@ -49,7 +49,8 @@ class Features(FeatureAdapter):
         for key, path in media.items():
             if key not in labels and (beside := path.with_name(f"{path.stem}_labels.npy")).is_file():
                 labels[key] = beside
-        procedures = [Procedure(key, path, (labels[key],) if key in labels and path.suffix != ".npz" else ()) for key, path in media.items()]
+        labels = {key: path for key, path in labels.items() if media[key].suffix != ".npz"}  # archives hold their own
+        procedures = [Procedure(key, path, (labels[key],) if key in labels else ()) for key, path in media.items()]
         return Found(sorted(procedures, key=lambda procedure: natural_key(procedure.id)))
 
     def load(self, procedure: Procedure) -> FeatureSequence:
