@@ -42,6 +42,8 @@ def open_container(path: Path) -> tuple["InputContainer", "VideoStream"]:
     except av.FFmpegError as error:
         if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
             raise DataError(f"{path}: no permission to read it.") from None
+        if _is_text(path):
+            raise DataError(f"{path}: a text file, not a video.") from None
         raise DataError(f"{path}: not a video file that can be opened ({error.strerror}); it may be cut off or not a video.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
@@ -64,6 +66,13 @@ def _is_cover(stream: "VideoStream") -> bool:
     from av.stream import Disposition
 
     return bool(stream.disposition & Disposition.attached_pic)
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a file begins like text; a label file under a video's name is told as such."""
+    with path.open("rb") as stream:
+        head = stream.read(1024)
+    return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
 
 
 class VideoFile:
