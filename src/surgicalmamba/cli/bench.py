@@ -16,16 +16,19 @@ def data(
     runs: Annotated[int, typer.Option(min=1, help="Timed runs of each way.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")] = False,
 ) -> None:
-    """Decoding speed against the ffmpeg command line on the same file, and bytes per hour of surgery.
+    """Decoding speed against the ffmpeg command line on the same file, bytes per hour of surgery, and prepared frames to training.
 
     Example: surgicalmamba bench data --runs 1
     """
     from surgicalmamba.bench.decode import measure_decode, measure_patterns
+    from surgicalmamba.bench.loading import measure_loading, report_lines
     from surgicalmamba.bench.timing import machine
 
     reports = measure_patterns(runs=runs) if video is None else [measure_decode(video, runs)]
+    loading = measure_loading(runs)
     if json:
-        typer.echo(json_module.dumps({"machine": machine(), "decode": [asdict(report) for report in reports]}, indent=2))
+        result = {"machine": machine(), "decode": [asdict(report) for report in reports], "training": asdict(loading)}
+        typer.echo(json_module.dumps(result, indent=2))
         return
     for report in reports:
         size = "x".join(str(n) for n in reversed(report.size_hw))
@@ -36,3 +39,4 @@ def data(
         equal = "equal to" if report.frames_equal else "DIFFERENT FROM"
         typer.echo(f"  decoded {report.frames_decoded} of {report.frames} frames; pixels {equal} decoding all")
         typer.echo(f"  {report.jpeg_bytes_per_hour / 1e6:.0f} MB per hour as prepared images")
+    typer.echo("\n".join(report_lines(loading)))

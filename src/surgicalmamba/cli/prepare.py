@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surgicalmamba.cli.prepare_synthetic import synthetic
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -109,6 +111,7 @@ def _command(dataset: str) -> None:
 
 for _name in DATASETS:
     _command(_name)
+prepare.command("synthetic", short_help="A synthetic operating room, rendered here: videos and labels for `prepare custom`.")(synthetic)
 
 
 def _with_progress(request: object) -> "Outcome":

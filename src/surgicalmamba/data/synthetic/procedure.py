@@ -1,0 +1,243 @@
+"""The script of one synthetic operation: which phase when, and what is done in it, before any pixel exists.
+
+Order, absent phases and durations follow Cholec80, counted on the annotations of 79 of its 80 videos (all but 58): medians of the
+seconds spent in a phase, spread of their logarithm, and how often a phase is missing or out of the usual order.
+
+The difficulty is built in here. A phase is a mixture of short bouts of activity, and the mixture of the two dissection phases is one
+object: nothing in a frame tells them apart, only whether clipping lies behind. Irrigation, coagulation, holding, looking around and
+out-of-body stretches occur in several phases. What belongs to one phase alone lasts for seconds."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+TARGET_MEDIAN_MIN = 35
+RATIO_LONGEST_TO_SHORTEST = 10
+
+
+class Activity(Enum):
+    """What the surgeon does for some seconds; it decides the view and the instruments."""
+
+    EXPLORE = "explore"
+    HOLD = "hold"
+    DISSECT = "dissect"
+    CLIP = "clip"
+    CUT = "cut"
+    IRRIGATE = "irrigate"
+    COAGULATE = "coagulate"
+    BAG = "bag"
+    OUTSIDE = "outside"
+
+
+BOUT_MEAN_S = {
+    Activity.EXPLORE: 8.0,
+    Activity.HOLD: 11.0,
+    Activity.DISSECT: 34.0,
+    Activity.CLIP: 12.0,
+    Activity.CUT: 10.0,
+    Activity.IRRIGATE: 13.0,
+    Activity.COAGULATE: 16.0,
+    Activity.BAG: 22.0,
+    Activity.OUTSIDE: 9.0,
+}
+"""Mean length of one bout. Cholec80's hook stays 38 s at a time, its irrigator 12 s, its bipolar 17 s."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Shares of time of the activities of a phase, the bout it opens with, and the bout it ends with, if it has one."""
+
+    shares: dict[Activity, float]
+    opens_with: Activity
+    ends_with: Activity | None = None
+
+
+@dataclass(frozen=True)
+class PhaseFacts:
+    """One phase: median seconds, standard deviation of log seconds, and what happens in it."""
+
+    name: str
+    median_s: float
+    log_sd: float
+    mixture: Mixture
+
+
+_DISSECTION = Mixture(
+    {
+        Activity.DISSECT: 0.78,
+        Activity.HOLD: 0.10,
+        Activity.IRRIGATE: 0.04,
+        Activity.COAGULATE: 0.03,
+        Activity.EXPLORE: 0.04,
+        Activity.OUTSIDE: 0.01,
+    },
+    opens_with=Activity.DISSECT,
+)
+
+PHASES: tuple[PhaseFacts, ...] = (
+    PhaseFacts(
+        "Preparation",
+        97.5,
+        0.79,
+        Mixture({Activity.EXPLORE: 0.48, Activity.HOLD: 0.46, Activity.CUT: 0.03, Activity.OUTSIDE: 0.03}, opens_with=Activity.EXPLORE),
+    ),
+    PhaseFacts("CalotTriangleDissection", 826.0, 0.53, _DISSECTION),
+    PhaseFacts(
+        "ClippingCutting",
+        130.0,
+        0.61,
+        Mixture(
+            {Activity.CLIP: 0.40, Activity.CUT: 0.16, Activity.HOLD: 0.29, Activity.DISSECT: 0.05, Activity.EXPLORE: 0.10},
+            opens_with=Activity.CLIP,
+            ends_with=Activity.CUT,
+        ),
+    ),
+    PhaseFacts("GallbladderDissection", 583.0, 0.65, _DISSECTION),
+    PhaseFacts(
+        "GallbladderPackaging",
+        81.0,
+        0.40,
+        Mixture({Activity.BAG: 0.72, Activity.HOLD: 0.13, Activity.EXPLORE: 0.15}, opens_with=Activity.BAG),
+    ),
+    PhaseFacts(
+        "CleaningCoagulation",
+        123.0,
+        0.77,
+        Mixture(
+            {Activity.IRRIGATE: 0.46, Activity.COAGULATE: 0.30, Activity.HOLD: 0.10, Activity.EXPLORE: 0.12, Activity.OUTSIDE: 0.02},
+            opens_with=Activity.IRRIGATE,
+        ),
+    ),
+    PhaseFacts(
+        "GallbladderRetraction",
+        64.0,
+        0.69,
+        Mixture({Activity.BAG: 0.40, Activity.EXPLORE: 0.22, Activity.HOLD: 0.14, Activity.OUTSIDE: 0.24}, opens_with=Activity.BAG),
+    ),
+)
+PHASE_NAMES = tuple(phase.name for phase in PHASES)
+PREPARATION, CALOT, CLIPPING, DISSECTION, PACKAGING, CLEANING, RETRACTION = range(7)
+
+_PREPARATION_ABSENT = 9 / 79
+_CLEANING_ABSENT = 6 / 79
+_CLEANING_BEFORE_PACKAGING = 12 / 79
+_CLEANING_LAST = 3 / 79
+_SHARED_LOG_SD = 0.25  # part of the spread that all phases of one operation share: a slow case is slow throughout
+_MIN_PHASE_S = 4.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Length of phases and of bouts against a real operation."""
+
+    phases: float
+    bouts: float
+
+
+FULL = Scale(1.0, 1.0)
+SHORT = Scale(4 / TARGET_MEDIAN_MIN, 0.3)
+
+
+@dataclass(frozen=True)
+class Bout:
+    """Frames `start` to `stop` (exclusive) of one activity inside one phase."""
+
+    start: int
+    stop: int
+    phase: int
+    activity: Activity
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """One operation on the frame grid of its video: bouts in order, without gaps."""
+
+    fps: int
+    bouts: tuple[Bout, ...]
+
+    @property
+    def n_frames(self) -> int:
+        return self.bouts[-1].stop
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Phases in the order they occur, each once per visit."""
+        phases = [bout.phase for bout in self.bouts]
+        return tuple(phase for i, phase in enumerate(phases) if i == 0 or phases[i - 1] != phase)
+
+    def phase_per_frame(self) -> NDArray[np.int64]:
+        """(n_frames,) phase ids."""
+        return np.repeat([bout.phase for bout in self.bouts], [bout.stop - bout.start for bout in self.bouts])
+
+
+def generator(seed: int, *stream: int) -> np.random.Generator:
+    """A random stream of its own for each purpose, so that a change in one part leaves the others as they were."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=stream)))
+
+
+def draw_procedure(rng: np.random.Generator, fps: int, scale: Scale = FULL) -> Procedure:
+    """Draw order, phase lengths and bouts of one operation; the longest phase lasts more than ten times the shortest."""
+    order = _draw_order(rng)
+    bouts: list[Bout] = []
+    start = 0
+    for phase, length in zip(order, _draw_lengths(rng, order, fps, scale), strict=True):
+        bouts += _draw_bouts(rng, phase, start, start + length, fps, scale)
+        start += length
+    return Procedure(fps, tuple(bouts))
+
+
+def _draw_order(rng: np.random.Generator) -> list[int]:
+    order = [CALOT, CLIPPING, DISSECTION, PACKAGING, CLEANING, RETRACTION]
+    if rng.random() >= _PREPARATION_ABSENT:
+        order.insert(0, PREPARATION)
+    ending = rng.random()
+    if ending < _CLEANING_ABSENT:
+        order.remove(CLEANING)
+    elif ending < _CLEANING_ABSENT + _CLEANING_BEFORE_PACKAGING:
+        order[-3:] = [CLEANING, PACKAGING, RETRACTION]
+    elif ending < _CLEANING_ABSENT + _CLEANING_BEFORE_PACKAGING + _CLEANING_LAST:
+        order[-3:] = [PACKAGING, RETRACTION, CLEANING]
+    return order
+
+
+def _draw_lengths(rng: np.random.Generator, order: list[int], fps: int, scale: Scale) -> list[int]:
+    """Log-normal lengths in frames with a shared part, drawn again until the ratio of longest to shortest exceeds ten."""
+    while True:
+        shared = rng.normal(0.0, _SHARED_LOG_SD)
+        lengths = []
+        for phase in order:
+            own_sd = (PHASES[phase].log_sd ** 2 - _SHARED_LOG_SD**2) ** 0.5
+            spread = min(max(rng.normal(0.0, 1.0), -2.0), 2.0)  # no phase of a few seconds, none of three hours
+            seconds = PHASES[phase].median_s * float(np.exp(shared + own_sd * spread)) * scale.phases
+            lengths.append(round(max(seconds, _MIN_PHASE_S) * fps))
+        if max(lengths) > RATIO_LONGEST_TO_SHORTEST * min(lengths):
+            return lengths
+
+
+def _draw_bouts(rng: np.random.Generator, phase: int, start: int, stop: int, fps: int, scale: Scale) -> list[Bout]:
+    """Fill one phase with bouts; the opening and closing ones are given, the others drawn so that shares of time come out."""
+    mixture = PHASES[phase].mixture
+    activities = list(mixture.shares)
+    visits = np.array([share / BOUT_MEAN_S[activity] for activity, share in mixture.shares.items()])
+    cumulative = np.cumsum(visits / visits.sum())
+
+    def length(activity: Activity) -> int:
+        seconds = rng.gamma(3.0, BOUT_MEAN_S[activity] * scale.bouts / 3.0)
+        return max(round(seconds * fps), 2 * fps)
+
+    end = stop
+    closing: list[Bout] = []
+    if mixture.ends_with is not None:
+        end = max(stop - length(mixture.ends_with), start + (stop - start) // 2)
+        closing = [Bout(end, stop, phase, mixture.ends_with)]
+    bouts = [Bout(start, min(start + length(mixture.opens_with), end), phase, mixture.opens_with)]
+    while bouts[-1].stop < end:
+        activity = activities[min(int(np.searchsorted(cumulative, rng.random(), side="right")), len(activities) - 1)]
+        begin = bouts[-1].stop
+        finish = begin + length(activity)
+        if end - finish < fps:  # no bout shorter than a second at the end of a phase
+            finish = end
+        bouts.append(Bout(begin, min(finish, end), phase, activity))
+    return bouts + closing

@@ -1,0 +1,206 @@
+"""From stored frames to model input: augmentation for training, a fixed transform for evaluation, and normalisation on the device.
+
+Frames stay bytes until they reach the model: a clip of 256 frames at 224 x 224 is 38 MB as bytes and 154 MB as floats. Resize, crop,
+shift, scale and rotation are one affine warp; brightness, contrast, saturation and hue are one colour matrix. One draw serves a whole
+clip by default, so that what moves in a clip is the surgery; a draw per frame, as in the authors' release, is an option."""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from surgicalmamba.config import Positive, Section
+from surgicalmamba.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Frames = NDArray[np.uint8]
+Share = Annotated[float, Field(ge=0, lt=1)]
+_LUMA = np.array((0.299, 0.587, 0.114))
+_RESIZE_OVER_CROP = 250 / 224
+_ALIASES_BEYOND = 1.5
+
+
+class AugmentConfig(Section):
+    """How training frames are varied. The paper: resize 250, crop 224, "standard augmentation". Amounts without a source are ours."""
+
+    resize: Positive | None = Field(
+        None, description="Side frames are resized to before the crop, pixels; None keeps the paper's 250 to 224 for any image size."
+    )
+    shift: Share = Field(0.05, description="Largest shift, as a share of the side.")
+    scale: Share = Field(0.1, description="Largest change of scale, as a share.")
+    rotate_deg: Annotated[float, Field(ge=0, le=180)] = Field(15.0, description="Largest rotation, degrees. Release: 15.")
+    brightness: Share = Field(0.2, description="Largest change of brightness, as a share.")
+    contrast: Share = Field(0.2, description="Largest change of contrast about mid-grey, as a share.")
+    saturation: Share = Field(0.2, description="Largest change of saturation, as a share.")
+    hue_deg: Annotated[float, Field(ge=0, le=180)] = Field(5.0, description="Largest turn of hue, degrees.")
+    draw: Literal["clip", "frame"] = Field("clip", description="One draw for a clip, or a new one for every frame as in the release.")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What was drawn for a frame: geometry as shares of the side and radians, colours as a matrix on values of 0 to 255."""
+
+    crop_x: float
+    """Where the crop lies in its free play, 0 (left) to 1 (right)."""
+    crop_y: float
+    shift_x: float
+    shift_y: float
+    scale: float
+    angle: float
+    colour: NDArray[np.float32]
+    """(3, 4): three columns for red, green and blue, one for the constant."""
+
+
+class FrameTransform(Protocol):
+    """What a loader asks of a transform. Its repr names every setting: a loader knows by it whether a saved position fits."""
+
+    @property
+    def image_size(self) -> int:
+        """Height and width of the result."""
+
+    @property
+    def decode_side(self) -> int:
+        """A decoder may deliver a frame reduced to sides of no less than this; 0 asks for the full size."""
+
+    def draw(self, rng: np.random.Generator, n_frames: int) -> list[Draw]:
+        """One draw per frame of a clip."""
+
+    def apply(self, frame_rgb: Frames, draw: Draw, out: Frames) -> None:
+        """Transform a frame (h, w, 3) of any size into `out` (image_size, image_size, 3)."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """The training transform."""
+
+    config: AugmentConfig = field(default_factory=AugmentConfig)
+    image_size: int = 224
+
+    def __post_init__(self) -> None:
+        if self.resize < self.image_size:
+            raise InputError(f"augment.resize={self.resize} is smaller than the crop of {self.image_size}; use at least {self.image_size}.")
+
+    @property
+    def resize(self) -> int:
+        """Side of the frame from which the crop is taken."""
+        return self.config.resize if self.config.resize is not None else round(self.image_size * _RESIZE_OVER_CROP)
+
+    @property
+    def decode_side(self) -> int:
+        """The decoder does most of a strong reduction: it is faster there, and free of aliasing."""
+        return self.resize
+
+    def draw(self, rng: np.random.Generator, n_frames: int) -> list[Draw]:
+        """The same draw for every frame of a clip, or one each."""
+        if self.config.draw == "clip":
+            return [self._draw(rng)] * n_frames
+        return [self._draw(rng) for _ in range(n_frames)]
+
+    def _draw(self, rng: np.random.Generator) -> Draw:
+        c = self.config
+        crop_x, crop_y = rng.random(2).tolist()
+        shift_x, shift_y, scale, turn, brightness, contrast, saturation, hue = rng.uniform(-1.0, 1.0, 8).tolist()
+        colour = colour_matrix(
+            brightness=1.0 + c.brightness * brightness,
+            contrast=1.0 + c.contrast * contrast,
+            saturation=1.0 + c.saturation * saturation,
+            hue=math.radians(c.hue_deg) * hue,
+        )
+        angle = math.radians(c.rotate_deg) * turn
+        return Draw(crop_x, crop_y, c.shift * shift_x, c.shift * shift_y, 1.0 + c.scale * scale, angle, colour)
+
+    def apply(self, frame_rgb: Frames, draw: Draw, out: Frames) -> None:
+        """One warp and one colour matrix; what lies beyond the frame is mirrored."""
+        matrix = crop_matrix(draw, frame_rgb.shape[1], frame_rgb.shape[0], self.resize, self.image_size)
+        size = (self.image_size, self.image_size)
+        warped = cv2.warpAffine(frame_rgb, matrix, size, flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REFLECT_101)
+        cv2.transform(warped, draw.colour, dst=out)
+
+    def clip(self, frames_rgb: Frames, rng: np.random.Generator) -> Frames:
+        """Augment the frames (n, h, w, 3) of a clip -> (n, image_size, image_size, 3)."""
+        return transform_frames(self, frames_rgb, rng)
+
+
+@dataclass(frozen=True)
+class WholeFrame:
+    """The evaluation transform: the whole frame at the model's size, as in the release. Nothing is drawn; files and live sources agree."""
+
+    image_size: int = 224
+
+    @property
+    def decode_side(self) -> int:
+        """Full size: the result must not depend on the frame having been a JPEG."""
+        return 0
+
+    def draw(self, rng: np.random.Generator, n_frames: int) -> list[Draw]:
+        """Nothing is drawn."""
+        return [NO_CHANGE] * n_frames
+
+    def apply(self, frame_rgb: Frames, draw: Draw, out: Frames) -> None:
+        """Resize linearly as the release does, by area where linear sampling would skip pixels."""
+        shrink = max(frame_rgb.shape[0], frame_rgb.shape[1]) / self.image_size
+        interpolation = cv2.INTER_AREA if shrink > _ALIASES_BEYOND else cv2.INTER_LINEAR
+        cv2.resize(frame_rgb, (self.image_size, self.image_size), dst=out, interpolation=interpolation)
+
+    def clip(self, frames_rgb: Frames) -> Frames:
+        """Transform frames (n, h, w, 3) -> (n, image_size, image_size, 3)."""
+        return transform_frames(self, frames_rgb, np.random.Generator(np.random.PCG64(0)))
+
+
+def transform_frames(transform: FrameTransform, frames_rgb: Frames, rng: np.random.Generator) -> Frames:
+    """Apply a transform to the frames (n, h, w, 3) of one clip."""
+    if frames_rgb.ndim != 4 or frames_rgb.shape[-1] != 3 or frames_rgb.dtype != np.uint8:
+        raise InputError(f"frames are {frames_rgb.dtype} of shape {frames_rgb.shape}; expected uint8 RGB of shape (n, h, w, 3).")
+    out = np.empty((len(frames_rgb), transform.image_size, transform.image_size, 3), dtype=np.uint8)
+    for frame, draw, target in zip(frames_rgb, transform.draw(rng, len(frames_rgb)), out, strict=True):
+        transform.apply(frame, draw, target)
+    return out
+
+
+def crop_matrix(draw: Draw, width: int, height: int, resize: int, image_size: int) -> NDArray[np.float64]:
+    """(2, 3) map from a pixel of the result to the stored frame: crop, undo shift, rotation and scale about the centre, undo resize.
+
+    Pixel centres lie at half-integers, so that without any draw the map equals a plain resize and crop."""
+    play = resize - image_size
+    cos, sin = math.cos(draw.angle) / draw.scale, math.sin(draw.angle) / draw.scale
+    centre = resize / 2
+    # A point q of the result sits at p = q + crop in the resized frame, which was moved there by p = centre + shift + R (p0 - centre).
+    offset_x = 0.5 + draw.crop_x * play - centre - draw.shift_x * resize
+    offset_y = 0.5 + draw.crop_y * play - centre - draw.shift_y * resize
+    back_x, back_y = width / resize, height / resize
+    return np.array(
+        [
+            [cos * back_x, sin * back_x, (cos * offset_x + sin * offset_y + centre) * back_x - 0.5],
+            [-sin * back_y, cos * back_y, (-sin * offset_x + cos * offset_y + centre) * back_y - 0.5],
+        ]
+    )
+
+
+def colour_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> NDArray[np.float32]:
+    """(3, 4) matrix on RGB of 0 to 255: turn the hue about the grey axis, scale the distance from luma, the one from mid-grey, all."""
+    third, root = (1.0 - math.cos(hue)) / 3.0, math.sin(hue) / math.sqrt(3.0)
+    turn = math.cos(hue) * np.eye(3) + third + root * np.array(((0.0, -1.0, 1.0), (1.0, 0.0, -1.0), (-1.0, 1.0, 0.0)))
+    saturate = saturation * np.eye(3) + (1.0 - saturation) * _LUMA
+    linear = brightness * contrast * (saturate @ turn)
+    constant = np.full((3, 1), brightness * (1.0 - contrast) * 127.5)
+    return np.hstack([linear, constant]).astype(np.float32)
+
+
+NO_CHANGE = Draw(0.5, 0.5, 0.0, 0.0, 1.0, 0.0, colour_matrix(1.0, 1.0, 1.0, 0.0))
+
+
+def normalise(frames: "Tensor", mean_rgb: tuple[float, float, float], std_rgb: tuple[float, float, float]) -> "Tensor":
+    """Bytes (..., h, w, 3) -> float32 (..., 3, h, w), (value / 255 - mean) / std, on the device the bytes are on."""
+    import torch
+
+    if frames.dtype != torch.uint8 or frames.shape[-1] != 3:
+        raise InputError(f"frames are {frames.dtype} of shape {tuple(frames.shape)}; expected uint8 RGB with colours last.")
+    mean = torch.tensor(mean_rgb, device=frames.device)
+    std = torch.tensor(std_rgb, device=frames.device)
+    return (frames * (1.0 / (255.0 * std)) - mean / std).movedim(-1, -3).contiguous()
