@@ -1,13 +1,10 @@
 """What the decoding benchmark reports; its figures belong to the machine it runs on."""
 
-import json
 import shutil
-import sys
 
 import pytest
 
 from surgicalmamba.bench.decode import measure_decode, write_pattern
-from surgicalmamba.cli.main import main
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +25,9 @@ def test_without_ffmpeg_the_missing_baseline_is_said_and_no_ratio_is_made_up(pat
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg command line is not installed; it is the baseline")
-def test_ratios_are_taken_against_ffmpeg_on_one_thread_in_the_same_run(pattern, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["surgicalmamba", "bench", "data", "--video", str(pattern), "--runs", "1", "--json"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert not left.value.code
-    (report,) = json.loads(capsys.readouterr().out)["decode"]
-    rows = {row["way"]: row for row in report["rows"]}
-    base = rows["ffmpeg, one thread"]["timing"]["median_ms"]
-    assert rows["surgicalmamba"]["ratio"] == pytest.approx(base / rows["surgicalmamba"]["timing"]["median_ms"])
-    assert rows["ffmpeg, one thread"]["ratio"] == 1 and report["frames_equal"]
+def test_ratios_are_taken_against_ffmpeg_on_one_thread_in_the_same_run(pattern):
+    report = measure_decode(pattern, runs=1)
+    rows = {row.way: row for row in report.rows}
+    base = rows["ffmpeg, one thread"].timing.median_ms
+    assert rows["surgicalmamba"].ratio == pytest.approx(base / rows["surgicalmamba"].timing.median_ms)
+    assert rows["ffmpeg, one thread"].ratio == 1 and report.frames_equal

@@ -13,6 +13,7 @@ import typer
 import surgicalmamba
 from surgicalmamba.cli.main import app, main
 from surgicalmamba.cli.prepare import DATASETS, BackboneEncoder
+from surgicalmamba.config import BackboneConfig
 from surgicalmamba.data.datasets.base import ADAPTERS
 from surgicalmamba.data.split import read_splits
 from surgicalmamba.data.store import PreparedDataset
@@ -85,7 +86,7 @@ def test_json_tells_what_was_done(monkeypatch, capsys, own, tmp_path_factory):
 class FakeModel:
     """The part of a model that preparing features needs: frames (n, 3, h, w), ImageNet-normalised, to vectors (n, 2)."""
 
-    config = SimpleNamespace(backbone=SimpleNamespace(image_size=32))
+    config = SimpleNamespace(backbone=BackboneConfig(image_size=32))
 
     def encode(self, frames):
         import torch

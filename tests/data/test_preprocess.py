@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from surgicalmamba.data.preprocess import Preprocess, cut_margin, model_input
+from surgicalmamba.data.preprocess import Preprocess, cut_margin
 from surgicalmamba.errors import ConfigError
 
 
@@ -85,12 +85,3 @@ def test_unknown_rules_and_sizes_are_refused():
         Preprocess("both")
     with pytest.raises(ConfigError, match="image size 3 is too small"):
         Preprocess(size=3)
-
-
-def test_model_input_scales_the_smallest_side_cuts_the_centre_and_normalises():
-    grey = np.full((2, 250, 250, 3), 255, np.uint8)
-    assert np.allclose(model_input(grey, 224)[0, :, 0, 0], [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225])
-    assert model_input(grey, 224).shape == (2, 3, 224, 224) and model_input(grey, 224).dtype == np.float32
-    wide = np.zeros((1, 100, 300, 3), np.uint8)
-    wide[:, :, 100:200] = 255
-    assert (model_input(wide, 100) > 0).all()

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from surgicalmamba.errors import ConfigError
 
-IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
-IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32)
 BoxRule = Literal["inclusive", "exclusive", "all-columns", "none"]
 """How the mask's bounding box is cut.
 
@@ -68,17 +66,3 @@ def cut_margin(rgb: NDArray[np.uint8], box: BoxRule) -> NDArray[np.uint8]:
     left, right = int(columns.min()) + outer, int(columns.max()) + outer + end
     crop = scaled[top:bottom, left:right]
     return crop if crop.size else scaled
-
-
-def model_input(rgb: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-    """Stored pictures (n, h, w, 3) as a network sees them outside training: smallest side to `size`, centre cut, ImageNet-normalised,
-    (n, 3, size, size)."""
-    import cv2
-
-    height, width = rgb.shape[1:3]
-    scale = size / min(height, width)
-    scaled_wh = (max(size, round(width * scale)), max(size, round(height * scale)))
-    left, top = (scaled_wh[0] - size) // 2, (scaled_wh[1] - size) // 2
-    cut = np.stack([np.asarray(cv2.resize(picture, scaled_wh), np.uint8)[top : top + size, left : left + size] for picture in rgb])
-    normalised = (cut.astype(np.float32) / 255 - IMAGENET_MEAN) / IMAGENET_STD
-    return np.ascontiguousarray(normalised.transpose(0, 3, 1, 2))
