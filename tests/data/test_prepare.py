@@ -176,7 +176,7 @@ def test_broken_videos_fail_alone_and_the_run_ends_with_a_table_and_exit_code_1(
     done = run(source, tmp_path / "out")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "2 of 3 videos failed; the dataset is unfinished" in done.stdout
-    assert "op1.mp4: not a video file" in done.stdout and "op2.csv:2: unknown phase 'Gamma'" in done.stdout
+    assert "op1.mp4: a text file, not a video" in done.stdout and "op2.csv:2: unknown phase 'Gamma'" in done.stdout
     assert not (tmp_path / "out/dataset.json").exists() and (tmp_path / "out/videos/op0").is_dir()
     mended = run(source, tmp_path / "out", "--exclude", "op1", "--exclude", "op2")
     assert mended.returncode == 0 and "1 videos ready (0 prepared, 1 already there)" in mended.stdout
@@ -285,28 +285,32 @@ def test_a_full_disk_is_told_and_leaves_nothing_that_passes_for_finished(source,
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def without_privileges():
+    """Let file permissions hold for root, too: the program that follows cannot override them."""
+    import ctypes
+
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None)
+        drop_from_bounding_set, override, read_search = 24, 1, 2  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        for capability in (override, read_search):
+            if libc.prctl(drop_from_bounding_set, capability, 0, 0, 0):
+                raise OSError("cannot drop privileges")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drops privileges in the way of Linux")
 def test_no_permission_is_told_for_reading_and_for_writing(source, tmp_path):
-    """Root may read everything, so the child gives up its privileges."""
-    if not hasattr(os, "geteuid"):
-        pytest.skip("permissions need a POSIX system")
     (source / "op1.mp4").chmod(0)
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o555)
-    program = (
-        "import os, sys, subprocess\n"
-        "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "from surgicalmamba.cli.main import main\n"
-        "main()"
-    )
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        folder.chmod(folder.stat().st_mode | 0o055)
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    base = [sys.executable, "-c", program, "prepare", "custom", "--workers", "1", "--source", str(source), "--out"]
-    read = subprocess.run([*base, str(tmp_path / "open/out")], capture_output=True, text=True, check=False)
-    if "ModuleNotFoundError" in read.stderr or "PermissionError" in read.stderr:
-        pytest.skip("the installation itself cannot be read without privileges here")
-    assert read.returncode == 1 and "op1.mp4: " in read.stdout + read.stderr and "ermission" in read.stdout + read.stderr
-    write = subprocess.run([*base, str(locked / "out")], capture_output=True, text=True, check=False)
+    (source / "op2.csv").chmod(0)
+    read = run(source, tmp_path / "out", "--workers", "1", preexec_fn=without_privileges)
+    assert read.returncode == 1 and "2 of 3 videos failed" in read.stdout
+    for name in ("op1.mp4", "op2.csv"):
+        assert f"{name}: cannot be read (Permission denied)" in read.stdout
+        (source / name).chmod(0o644)
+    (source / "hidden").mkdir(mode=0)
+    listed = run(source, tmp_path / "out", "--workers", "1", preexec_fn=without_privileges)
+    assert listed.returncode == 1 and "hidden: cannot be read (Permission denied)" in listed.stderr
+    (source / "hidden").rmdir()
+    (tmp_path / "locked").mkdir(mode=0o555)
+    write = run(source, tmp_path / "locked/out", "--workers", "1", preexec_fn=without_privileges)
     assert write.returncode == 1 and "Permission denied. Choose a folder you may write to" in write.stderr
-    assert "Traceback" not in read.stderr + write.stderr
+    assert "Traceback" not in read.stderr + listed.stderr + write.stderr

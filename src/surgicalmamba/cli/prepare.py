@@ -123,7 +123,8 @@ def _with_progress(request: object) -> "Outcome":
 
     assert isinstance(request, Request)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(request.dataset, total=None)
         return prepare(request, lambda done, total: progress.update(bar, completed=done, total=max(total, 1.0)))
 
