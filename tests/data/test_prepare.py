@@ -63,6 +63,15 @@ def test_one_process_and_several_write_the_same_bytes(source, tmp_path):
     assert not (tmp_path / "two/.partial").exists()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_grows_and_ends_at_the_whole(source, tmp_path, workers):
+    heard = []
+    prepare(Request("custom", source, tmp_path / "out", fps=Fraction(5), workers=workers), lambda done, total: heard.append((done, total)))
+    total = sum(path.stat().st_size for path in source.glob("op*"))
+    assert heard[0] == (0, total) and heard[-1] == (pytest.approx(total), total)
+    assert [done for done, _ in heard] == sorted(done for done, _ in heard) and len(heard) > 10
+
+
 def test_a_source_folder_elsewhere_gives_the_same_bytes(source, tmp_path):
     shutil.copytree(source, tmp_path / "moved")
     prepare(Request("custom", source, tmp_path / "one"))

@@ -3,8 +3,10 @@
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from surgicalmamba.data.preprocess import Preprocess, cut_margin
+from surgicalmamba.data.preprocess import Preprocess, binary_median, cut_margin
 from surgicalmamba.errors import ConfigError
 
 
@@ -40,6 +42,12 @@ def slow_box(rgb, outer, end):
 def test_the_cut_is_the_fields_recipe(box, outer, end, margin):
     rgb = round_view(margin=margin)
     assert np.array_equal(cut_margin(rgb, box), slow_box(rgb, outer, end))
+
+
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0.05, 0.95), height=st.integers(1, 60), width=st.integers(1, 80))
+def test_the_majority_of_a_mask_is_its_median(seed, share, height, width):
+    mask = (np.random.default_rng(seed).random((height, width)) < share).astype(np.uint8)
+    assert np.array_equal(binary_median(mask), cv2.medianBlur(mask * 255, 19) > 0)
 
 
 def test_the_inclusive_box_has_one_row_and_column_more_than_the_exclusive_one():

@@ -154,6 +154,23 @@ def test_a_cut_off_file_yields_what_is_readable_and_a_warning_with_the_time_reac
     assert len(numbers) - 1 <= video.info.duration_s < 10
 
 
+def test_sound_that_outlasts_the_pictures_does_not_make_a_file_cut_off(tmp_path, numbered):
+    path = tmp_path / "talk.mkv"
+    with av.open(str(path), "w") as container:
+        pictures, sound = container.add_stream("libx264", rate=25), container.add_stream("aac", rate=44100)
+        pictures.height, pictures.width, pictures.pix_fmt = *numbered.size_hw, "yuv420p"
+        for i in range(50):
+            container.mux(pictures.encode(av.VideoFrame.from_ndarray(numbered.picture(i))))
+        for i in range(44100 * 9 // 1024):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = 44100, i * 1024, Fraction(1, 44100)
+            container.mux(sound.encode(frame))
+        container.mux(pictures.encode(None))
+        container.mux(sound.encode(None))
+    video = VideoFile(path)
+    assert len(list(video.samples(ONE))) == 2 and video.report.warnings == [] and not video.info.is_truncated
+
+
 def test_damaged_packets_are_counted_and_the_samples_keep_their_places(tmp_path, numbered):
     path = numbered.write(tmp_path / "a.mp4", 250, gop=25, options={"sc_threshold": "0", "bf": "0"})
     with av.open(str(path)) as container:

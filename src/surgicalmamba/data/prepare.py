@@ -87,8 +87,10 @@ def prepare(request: Request, watch: Watch = lambda done, total: None) -> Outcom
             (request.out / MANIFEST).unlink(missing_ok=True)
         weights = [sum(file.size for file in task.sources.values()) for task in tasks]
         watch(0, sum(weights))
-        for end in _work(tasks, request, _weighted(watch, weights)):
+        hear = _weighted(watch, weights)
+        for end in _work(tasks, request, hear):
             video = tasks[end.task].procedure.id
+            hear(end.task, 1.0)
             if end.result is None:
                 outcome.failures[video] = end.error or "failed"
             else:

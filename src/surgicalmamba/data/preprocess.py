@@ -55,8 +55,7 @@ def cut_margin(rgb: NDArray[np.uint8], box: BoxRule) -> NDArray[np.uint8]:
         return rgb
     height, width = rgb.shape[:2]
     scaled = np.asarray(cv2.resize(rgb, (max(1, int(width / height * SEARCH_HEIGHT)), SEARCH_HEIGHT)), np.uint8)
-    mask = (cv2.cvtColor(scaled, cv2.COLOR_RGB2GRAY) > THRESHOLD).astype(np.uint8) * 255
-    mask = np.asarray(cv2.medianBlur(mask, MEDIAN_SIZE), np.uint8)
+    mask = binary_median((cv2.cvtColor(scaled, cv2.COLOR_RGB2GRAY) > THRESHOLD).astype(np.uint8))
     outer = 0 if box == "all-columns" else OUTER_COLUMNS
     rows, columns = np.nonzero(mask[:, outer : mask.shape[1] - outer])
     if not len(rows):
@@ -66,3 +65,14 @@ def cut_margin(rgb: NDArray[np.uint8], box: BoxRule) -> NDArray[np.uint8]:
     left, right = int(columns.min()) + outer, int(columns.max()) + outer + end
     crop = scaled[top:bottom, left:right]
     return crop if crop.size else scaled
+
+
+def binary_median(mask: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """The median of a mask of zeros and ones over 19 x 19 neighbours, edges repeated: whether most of the 361 are one.
+
+    A running sum gives what a median filter gives, at a fraction of its time."""
+    import cv2
+
+    window = (MEDIAN_SIZE, MEDIAN_SIZE)
+    n_bright = np.asarray(cv2.boxFilter(mask, cv2.CV_16U, window, normalize=False, borderType=cv2.BORDER_REPLICATE))
+    return n_bright > MEDIAN_SIZE * MEDIAN_SIZE // 2

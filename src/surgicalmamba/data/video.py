@@ -6,6 +6,7 @@ exact; `skip=False` decodes everything and gives the same pixels. A packet that 
 picture stands in where it was wanted, so samples stay in step with label rows."""
 
 import errno
+import re
 from collections import deque
 from collections.abc import Iterator
 from fractions import Fraction
@@ -273,10 +274,12 @@ def rgb_of(frame: "VideoFrame") -> NDArray[np.uint8]:
 
 
 def _announced(container: "InputContainer", stream: "VideoStream") -> float | None:
-    """Duration in seconds by the header, of the stream if it says, else of the container."""
+    """Duration in seconds that the header gives the pictures; sound may be longer, so the container's counts only without any."""
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base)
-    return None if container.duration is None else container.duration / 1_000_000
+    if match := re.fullmatch(r"([0-9]+):([0-9]{2}):([0-9.]+)", stream.metadata.get("DURATION", "")):  # Matroska
+        return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3])
+    return container.duration / 1_000_000 if container.duration is not None and len(container.streams) == 1 else None
 
 
 def _rate_of(pts: NDArray[np.int64], time_base: Fraction) -> Fraction | None:
