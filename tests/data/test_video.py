@@ -116,6 +116,8 @@ def test_a_copied_cut_shows_its_own_frames_only(tmp_path, numbered):
 
 
 def test_a_rotation_mark_is_obeyed(tmp_path, numbered):
+    if not hasattr(av.stream.Stream, "set_display_rotation"):
+        pytest.skip("this version of PyAV reads rotation marks but cannot write one")
     path = tmp_path / "turned.mp4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=25)
