@@ -116,7 +116,7 @@ def test_a_copied_cut_shows_its_own_frames_only(tmp_path, numbered):
 
 
 def test_a_rotation_mark_is_obeyed(tmp_path, numbered):
-    if not hasattr(av.stream.Stream, "set_display_rotation"):
+    if not hasattr(av.video.stream.VideoStream, "set_display_rotation"):
         pytest.skip("this version of PyAV reads rotation marks but cannot write one")
     path = tmp_path / "turned.mp4"
     with av.open(str(path), "w") as container:
