@@ -43,7 +43,7 @@ def examine() -> list[Finding]:
 
 def _required() -> list[Finding]:
     findings = []
-    for name in ("torch", "numpy", "safetensors", "huggingface_hub", "pydantic", "PyYAML", "typer", "rich"):
+    for name in ("torch", "numpy", "safetensors", "huggingface_hub", "pydantic", "PyYAML", "typer", "rich", "av", "simplejpeg"):
         try:
             findings.append(Finding(name, "present", metadata.version(name)))
         except metadata.PackageNotFoundError:

@@ -3,8 +3,10 @@
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from surgicalmamba.data.preprocess import Preprocess, cut_margin, model_input
+from surgicalmamba.data.preprocess import Preprocess, binary_median, cut_margin
 from surgicalmamba.errors import ConfigError
 
 
@@ -40,6 +42,12 @@ def slow_box(rgb, outer, end):
 def test_the_cut_is_the_fields_recipe(box, outer, end, margin):
     rgb = round_view(margin=margin)
     assert np.array_equal(cut_margin(rgb, box), slow_box(rgb, outer, end))
+
+
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0.05, 0.95), height=st.integers(1, 60), width=st.integers(1, 80))
+def test_the_majority_of_a_mask_is_its_median(seed, share, height, width):
+    mask = (np.random.default_rng(seed).random((height, width)) < share).astype(np.uint8)
+    assert np.array_equal(binary_median(mask), cv2.medianBlur(mask * 255, 19) > 0)
 
 
 def test_the_inclusive_box_has_one_row_and_column_more_than_the_exclusive_one():
@@ -85,12 +93,3 @@ def test_unknown_rules_and_sizes_are_refused():
         Preprocess("both")
     with pytest.raises(ConfigError, match="image size 3 is too small"):
         Preprocess(size=3)
-
-
-def test_model_input_scales_the_smallest_side_cuts_the_centre_and_normalises():
-    grey = np.full((2, 250, 250, 3), 255, np.uint8)
-    assert np.allclose(model_input(grey, 224)[0, :, 0, 0], [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225])
-    assert model_input(grey, 224).shape == (2, 3, 224, 224) and model_input(grey, 224).dtype == np.float32
-    wide = np.zeros((1, 100, 300, 3), np.uint8)
-    wide[:, :, 100:200] = 255
-    assert (model_input(wide, 100) > 0).all()

@@ -116,6 +116,8 @@ def test_a_copied_cut_shows_its_own_frames_only(tmp_path, numbered):
 
 
 def test_a_rotation_mark_is_obeyed(tmp_path, numbered):
+    if not hasattr(av.video.stream.VideoStream, "set_display_rotation"):
+        pytest.skip("this version of PyAV reads rotation marks but cannot write one")
     path = tmp_path / "turned.mp4"
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=25)
@@ -152,6 +154,23 @@ def test_a_cut_off_file_yields_what_is_readable_and_a_warning_with_the_time_reac
     (warning,) = [w for w in video.report.warnings if "cut off" in w]
     assert f"readable up to {video.info.duration_s:.1f} s of 10.0 s announced" in warning and str(path) in warning
     assert len(numbers) - 1 <= video.info.duration_s < 10
+
+
+def test_sound_that_outlasts_the_pictures_does_not_make_a_file_cut_off(tmp_path, numbered):
+    path = tmp_path / "talk.mkv"
+    with av.open(str(path), "w") as container:
+        pictures, sound = container.add_stream("libx264", rate=25), container.add_stream("aac", rate=44100)
+        pictures.height, pictures.width, pictures.pix_fmt = *numbered.size_hw, "yuv420p"
+        for i in range(50):
+            container.mux(pictures.encode(av.VideoFrame.from_ndarray(numbered.picture(i))))
+        for i in range(44100 * 9 // 1024):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = 44100, i * 1024, Fraction(1, 44100)
+            container.mux(sound.encode(frame))
+        container.mux(pictures.encode(None))
+        container.mux(sound.encode(None))
+    video = VideoFile(path)
+    assert len(list(video.samples(ONE))) == 2 and video.report.warnings == [] and not video.info.is_truncated
 
 
 def test_damaged_packets_are_counted_and_the_samples_keep_their_places(tmp_path, numbered):
@@ -213,7 +232,7 @@ def broken(tmp_path, numbered, kind):
     ("kind", "message"),
     [
         ("empty", r"op\.mp4: the file is empty \(0 bytes\)"),
-        ("text", r"op\.mp4: (a text file, not a video|not a video file that can be opened)"),
+        ("text", r"op\.mp4: a text file, not a video"),
         ("garbage", r"op\.mp4: not a video file that can be opened"),
         ("audio", r"op\.mp4: no video stream in it, only audio"),
         ("index missing", r"op\.mp4: not a video file that can be opened \(Invalid data found.*cut off"),

@@ -29,7 +29,8 @@ def check(
 
     from surgicalmamba.data.check import check as look_over
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("checking", total=None)
         report = look_over(folder, dataset, source, tolerance, lambda done, total: progress.update(bar, completed=done, total=total))
     if json:

@@ -32,11 +32,12 @@ class BackboneEncoder:
         import numpy as np
         import torch
 
-        from surgicalmamba.data.preprocess import model_input
+        from surgicalmamba.data.transforms import WholeFrame, normalise
 
-        frames = torch.from_numpy(model_input(rgb, self._model.config.backbone.image_size))
+        backbone = self._model.config.backbone
+        pictures = torch.from_numpy(WholeFrame(backbone.image_size).clip(rgb))
         with torch.inference_mode():
-            return np.asarray(self._model.encode(frames), np.float32)
+            return np.asarray(self._model.encode(normalise(pictures, backbone.mean_rgb, backbone.std_rgb)), np.float32)
 
 
 prepare = typer.Typer(no_args_is_help=True, help="Turn a public dataset, or your own folder, into checked training data.")
@@ -122,7 +123,8 @@ def _with_progress(request: object) -> "Outcome":
 
     assert isinstance(request, Request)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(request.dataset, total=None)
         return prepare(request, lambda done, total: progress.update(bar, completed=done, total=max(total, 1.0)))
 

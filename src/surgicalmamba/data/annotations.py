@@ -131,7 +131,7 @@ def _step_of(path: Path, frames: list[int], rows: list[Row], form: RowFormat) ->
 def _numbering_problem(path: Path, number: int, frame: int, expected: int, frames: list[int], i: int, step: int) -> str:
     if i and frame == frames[i - 1]:
         return f"{path}:{number}: row {frame} occurs twice."
-    if frame < expected:
+    if i and frame < frames[i - 1]:
         return f"{path}:{number}: row {frame} comes after row {frames[i - 1]}; rows must be in order."
     missing = (frame - expected) // step
     if (frame - expected) % step:

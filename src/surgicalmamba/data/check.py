@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.data.datasets.base import ADAPTERS, FeatureAdapter, Procedure, VideoAdapter, get_adapter
+from surgicalmamba.data.datasets.base import ADAPTERS, FeatureAdapter, Procedure, VideoAdapter, find_procedures, get_adapter
 from surgicalmamba.data.labels import PAST_THE_END
-from surgicalmamba.data.manifest import Manifest, fingerprint, fingerprints
+from surgicalmamba.data.manifest import Manifest, fingerprints
 from surgicalmamba.data.prepare_video import check_length, length_difference, open_recording
 from surgicalmamba.data.sampling import IndexSampling
 from surgicalmamba.data.split import Split
@@ -94,7 +94,7 @@ def guess_dataset(folder: Path) -> str:
     fitting, reasons = [], []
     for name in ADAPTERS:
         try:
-            if name not in ("custom", "features") and get_adapter(name, folder).find().procedures:
+            if name not in ("custom", "features") and find_procedures(get_adapter(name, folder)).procedures:
                 fitting.append(name)
         except SurgicalMambaError as error:
             reasons.append(str(error))
@@ -111,7 +111,7 @@ def _check_source(folder: Path, dataset: str, tolerance: int, watch: Watch) -> C
     report = CheckReport(str(folder), dataset, "source")
     adapter = get_adapter(dataset, folder)
     try:
-        found = adapter.find()
+        found = find_procedures(adapter)
         names = adapter.vocabulary.names
         splits = adapter.splits(found.procedures)
     except SurgicalMambaError as error:
@@ -132,7 +132,8 @@ def _check_source(folder: Path, dataset: str, tolerance: int, watch: Watch) -> C
             else:
                 _check_recording(adapter, procedure, row, names, tolerance, report)
                 if procedure.media.is_file():
-                    _note_duplicate(seen, fingerprint(procedure.media).sha256, procedure.id, report)
+                    (content,) = fingerprints([procedure.media], folder).values()
+                    _note_duplicate(seen, content.sha256, procedure.id, report)
         except SurgicalMambaError as error:
             report.error(procedure.id, error)
     _check_splits(splits, {p.id for p in found.procedures}, report)

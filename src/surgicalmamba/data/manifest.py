@@ -127,7 +127,13 @@ def fingerprint(path: Path) -> SourceFile:
 
 def fingerprints(paths: Iterable[Path], root: Path) -> dict[str, SourceFile]:
     """Fingerprints by path relative to `root`, in sorted order. A folder of images counts as one entry over its files."""
-    return {path.relative_to(root).as_posix(): _folder_fingerprint(path) if path.is_dir() else fingerprint(path) for path in sorted(paths)}
+    found = {}
+    for path in sorted(paths):
+        try:
+            found[path.relative_to(root).as_posix()] = _folder_fingerprint(path) if path.is_dir() else fingerprint(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    return found
 
 
 def _folder_fingerprint(folder: Path) -> SourceFile:

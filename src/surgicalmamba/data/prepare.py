@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from surgicalmamba.data.datasets.base import Adapter, FeatureAdapter, Procedure, VideoAdapter, get_adapter
+from surgicalmamba.data.datasets.base import Adapter, FeatureAdapter, Procedure, VideoAdapter, find_procedures, get_adapter
 from surgicalmamba.data.images import JPEG_QUALITY
 from surgicalmamba.data.manifest import FORMAT, Kind, Manifest, Setting, VideoEntry, fingerprints, settings_hash
 from surgicalmamba.data.prepare_video import Encoder, Task, prepare_video
@@ -57,7 +57,7 @@ def prepare(request: Request, watch: Watch = lambda done, total: None) -> Outcom
     """Prepare a dataset, continuing what an earlier call began. Raises DataError if the source or `out` cannot be used at all;
     a single video's failure is in the outcome instead, and the others go on."""
     adapter = get_adapter(request.dataset, request.source)
-    found = adapter.find()
+    found = find_procedures(adapter)
     procedures = _without_excluded(found.procedures, request.exclude)
     kind, settings = _kind(adapter, request), _settings(adapter, request)
     _check_place(request)
@@ -67,7 +67,11 @@ def prepare(request: Request, watch: Watch = lambda done, total: None) -> Outcom
         entries: dict[str, VideoEntry] = {}
         tasks = []
         for procedure in procedures:
-            sources = fingerprints({procedure.media, *procedure.annotations}, request.source)
+            try:
+                sources = fingerprints({procedure.media, *procedure.annotations}, request.source)
+            except DataError as error:
+                outcome.failures[procedure.id] = str(error)
+                continue
             entry = finished_video(request.out, valid_id(procedure.id))
             if entry is not None and entry.sources == sources and entry.settings_sha256 == settings_hash(settings):
                 entries[procedure.id] = entry
@@ -79,12 +83,14 @@ def prepare(request: Request, watch: Watch = lambda done, total: None) -> Outcom
                 Task(request.dataset, request.source, request.out, procedure, sources, settings, request.preprocess, request.tolerance)
             )
         splits = adapter.splits(procedures)
-        if tasks:
+        if tasks or outcome.failures:
             (request.out / MANIFEST).unlink(missing_ok=True)
         weights = [sum(file.size for file in task.sources.values()) for task in tasks]
         watch(0, sum(weights))
-        for end in _work(tasks, request, _weighted(watch, weights)):
+        hear = _weighted(watch, weights)
+        for end in _work(tasks, request, hear):
             video = tasks[end.task].procedure.id
+            hear(end.task, 1.0)
             if end.result is None:
                 outcome.failures[video] = end.error or "failed"
             else:

@@ -1,5 +1,6 @@
 """One procedure from its source files to its place in a prepared dataset."""
 
+import multiprocessing
 import os
 from dataclasses import dataclass
 from fractions import Fraction
@@ -52,6 +53,10 @@ class Task:
 
 def prepare_video(task: Task, tell: Tell, encoder: Encoder | None = None) -> VideoEntry:
     """Prepare one procedure and put it in place, or raise DataError and leave nothing."""
+    if multiprocessing.parent_process() is not None:
+        import cv2
+
+        cv2.setNumThreads(1)  # one process per core already
     adapter = get_adapter(task.dataset, task.source)
     if isinstance(adapter, FeatureAdapter):
         return _store_features(adapter, task)

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from surgicalmamba.errors import ConfigError
 
-IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
-IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32)
 BoxRule = Literal["inclusive", "exclusive", "all-columns", "none"]
 """How the mask's bounding box is cut.
 
@@ -57,8 +55,7 @@ def cut_margin(rgb: NDArray[np.uint8], box: BoxRule) -> NDArray[np.uint8]:
         return rgb
     height, width = rgb.shape[:2]
     scaled = np.asarray(cv2.resize(rgb, (max(1, int(width / height * SEARCH_HEIGHT)), SEARCH_HEIGHT)), np.uint8)
-    mask = (cv2.cvtColor(scaled, cv2.COLOR_RGB2GRAY) > THRESHOLD).astype(np.uint8) * 255
-    mask = np.asarray(cv2.medianBlur(mask, MEDIAN_SIZE), np.uint8)
+    mask = binary_median((cv2.cvtColor(scaled, cv2.COLOR_RGB2GRAY) > THRESHOLD).astype(np.uint8))
     outer = 0 if box == "all-columns" else OUTER_COLUMNS
     rows, columns = np.nonzero(mask[:, outer : mask.shape[1] - outer])
     if not len(rows):
@@ -70,15 +67,12 @@ def cut_margin(rgb: NDArray[np.uint8], box: BoxRule) -> NDArray[np.uint8]:
     return crop if crop.size else scaled
 
 
-def model_input(rgb: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-    """Stored pictures (n, h, w, 3) as a network sees them outside training: smallest side to `size`, centre cut, ImageNet-normalised,
-    (n, 3, size, size)."""
+def binary_median(mask: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """The median of a mask of zeros and ones over 19 x 19 neighbours, edges repeated: whether most of the 361 are one.
+
+    A running sum gives what a median filter gives, at a fraction of its time."""
     import cv2
 
-    height, width = rgb.shape[1:3]
-    scale = size / min(height, width)
-    scaled_wh = (max(size, round(width * scale)), max(size, round(height * scale)))
-    left, top = (scaled_wh[0] - size) // 2, (scaled_wh[1] - size) // 2
-    cut = np.stack([np.asarray(cv2.resize(picture, scaled_wh), np.uint8)[top : top + size, left : left + size] for picture in rgb])
-    normalised = (cut.astype(np.float32) / 255 - IMAGENET_MEAN) / IMAGENET_STD
-    return np.ascontiguousarray(normalised.transpose(0, 3, 1, 2))
+    window = (MEDIAN_SIZE, MEDIAN_SIZE)
+    n_bright = np.asarray(cv2.boxFilter(mask, cv2.CV_16U, window, normalize=False, borderType=cv2.BORDER_REPLICATE))
+    return n_bright > MEDIAN_SIZE * MEDIAN_SIZE // 2

@@ -6,6 +6,7 @@ exact; `skip=False` decodes everything and gives the same pixels. A packet that 
 picture stands in where it was wanted, so samples stay in step with label rows."""
 
 import errno
+import re
 from collections import deque
 from collections.abc import Iterator
 from fractions import Fraction
@@ -42,6 +43,8 @@ def open_container(path: Path) -> tuple["InputContainer", "VideoStream"]:
     except av.FFmpegError as error:
         if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
             raise DataError(f"{path}: no permission to read it.") from None
+        if _is_text(path):
+            raise DataError(f"{path}: a text file, not a video.") from None
         raise DataError(f"{path}: not a video file that can be opened ({error.strerror}); it may be cut off or not a video.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
@@ -64,6 +67,13 @@ def _is_cover(stream: "VideoStream") -> bool:
     from av.stream import Disposition
 
     return bool(stream.disposition & Disposition.attached_pic)
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a file begins like text; a label file under a video's name is told as such."""
+    with path.open("rb") as stream:
+        head = stream.read(1024)
+    return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
 
 
 class VideoFile:
@@ -264,10 +274,12 @@ def rgb_of(frame: "VideoFrame") -> NDArray[np.uint8]:
 
 
 def _announced(container: "InputContainer", stream: "VideoStream") -> float | None:
-    """Duration in seconds by the header, of the stream if it says, else of the container."""
+    """Duration in seconds that the header gives the pictures; sound may be longer, so the container's counts only without any."""
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base)
-    return None if container.duration is None else container.duration / 1_000_000
+    if match := re.fullmatch(r"([0-9]+):([0-9]{2}):([0-9.]+)", stream.metadata.get("DURATION", "")):  # Matroska
+        return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3])
+    return container.duration / 1_000_000 if container.duration is not None and len(container.streams) == 1 else None
 
 
 def _rate_of(pts: NDArray[np.int64], time_base: Fraction) -> Fraction | None:

@@ -129,6 +129,14 @@ def get_adapter(name: str, source: Path) -> VideoAdapter | FeatureAdapter:
     return adapter
 
 
+def find_procedures(adapter: Adapter) -> Found:
+    """What the source folder holds; a folder that may not be listed is told like any other mistake."""
+    try:
+        return adapter.find()
+    except OSError as error:
+        raise DataError(f"{error.filename or adapter.source}: cannot be read ({error.strerror}).") from None
+
+
 def match_files(
     source: Path, pattern: str, identify: Callable[[re.Match[str]], str], within: str = "", second_choice: str = ""
 ) -> dict[str, Path]:
@@ -152,15 +160,11 @@ def match_files(
 
 
 def walk(source: Path) -> list[Path]:
-    """Files below a folder, hidden ones left out; a folder that may not be listed is an error."""
+    """Files below a folder, hidden ones left out."""
     files: list[Path] = []
-    try:
-        for path in sorted(source.iterdir()):
-            if path.name.startswith("."):
-                continue
+    for path in sorted(source.iterdir()):
+        if not path.name.startswith("."):
             files.extend(walk(path) if path.is_dir() else [path])
-    except OSError as error:
-        raise DataError(f"{error.filename or source}: cannot list the folder ({error.strerror}).") from None
     return files
 
 

@@ -1,7 +1,7 @@
 """A user's own folder: recordings, a `phases.yaml`, and one label file per recording in any known format (see docs/own-data.md)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -83,9 +83,9 @@ def own_id(name: str, path: Path) -> str:
     return video[:120]
 
 
-def label_files(files: Sequence[Path]) -> dict[str, Path]:
+def label_files(files: Sequence[Path], recordings: Iterable[str]) -> dict[str, Path]:
     """Label files by the id of the recording they belong to: `op1.csv` before `op1-phase.txt` or `label_op1.txt`.
-    Two of a kind are refused."""
+    Two of a kind are refused; files of no recording are left aside."""
     exact: dict[str, list[Path]] = {}
     around: dict[str, list[Path]] = {}
     for path in files:
@@ -93,10 +93,12 @@ def label_files(files: Sequence[Path]) -> dict[str, Path]:
             exact.setdefault(own_id(path.stem, path), []).append(path)
             around.setdefault(own_id(match[1], path), []).append(path)
     chosen = {}
-    for key, paths in {**around, **exact}.items():
+    for key in recordings:
+        paths = exact.get(key) or around.get(key) or []
         if len(paths) > 1:
             raise DataError(f"two label files for {key}: {paths[0]} and {paths[1]}; keep one.")
-        chosen[key] = paths[0]
+        if paths:
+            chosen[key] = paths[0]
     return chosen
 
 
@@ -114,6 +116,7 @@ class Custom(VideoAdapter):
         return {**super().label_settings(), **description_settings(self.source)}
 
     def find(self) -> Found:
+        _ = self.vocabulary  # a broken phases.yaml is told before anything else
         description = read_description(phases_file(self.source))
         files = walk(self.source)
         media = [p for p in files if p.suffix.lower() in VIDEO_SUFFIXES]
@@ -126,9 +129,8 @@ class Custom(VideoAdapter):
             if path.is_dir() and description.image_fps is None:
                 raise DataError(f"{path} holds images; say in phases.yaml how many were taken per second, such as `fps: 1`.")
             videos[key] = path
-        labels = label_files(files)
         shared = next((p for name in (SHARED_STARTS, SHARED_COCO) if (p := self.source / name).is_file()), None)
-        labels = {key: path for key, path in labels.items() if key in videos} if shared is None else dict.fromkeys(videos, shared)
+        labels = label_files(files, videos) if shared is None else dict.fromkeys(videos, shared)
         found = pair(self, videos, labels, f"video ({', '.join(sorted(VIDEO_SUFFIXES))}) and no folder of images")
         fps = description.image_fps
         return Found([Procedure(p.id, p.media, p.annotations, fps if p.media.is_dir() else None) for p in found.procedures])

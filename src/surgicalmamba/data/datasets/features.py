@@ -36,20 +36,22 @@ class Features(FeatureAdapter):
 
     def find(self) -> Found:
         files = walk(self.source)
-        labels = label_files(files)
-        found: dict[str, Procedure] = {}
+        media: dict[str, Path] = {}
         for path in files:
-            if path.suffix.lower() not in (".npy", ".npz") or path.stem.endswith(("-labels", "_labels")):
-                continue
-            key = own_id(path.stem, path)
-            if key in found:
-                raise DataError(f"two feature files called {key}: {found[key].media} and {path}; rename one.")
-            beside = path.with_name(f"{path.stem}_labels.npy")
-            annotation = labels.get(key) or (beside if beside.is_file() else None)
-            found[key] = Procedure(key, path, () if path.suffix.lower() == ".npz" or annotation is None else (annotation,))
-        if not found:
+            if path.suffix.lower() in (".npy", ".npz") and not path.stem.endswith(("-labels", "_labels")):
+                key = own_id(path.stem, path)
+                if key in media:
+                    raise DataError(f"two feature files called {key}: {media[key]} and {path}; rename one.")
+                media[key] = path
+        if not media:
             raise DataError(f"{self.source}: no .npy or .npz features in it.")
-        return Found(sorted(found.values(), key=lambda procedure: natural_key(procedure.id)))
+        labels = label_files(files, media)
+        for key, path in media.items():
+            if key not in labels and (beside := path.with_name(f"{path.stem}_labels.npy")).is_file():
+                labels[key] = beside
+        labels = {key: path for key, path in labels.items() if media[key].suffix != ".npz"}  # archives hold their own
+        procedures = [Procedure(key, path, (labels[key],) if key in labels else ()) for key, path in media.items()]
+        return Found(sorted(procedures, key=lambda procedure: natural_key(procedure.id)))
 
     def load(self, procedure: Procedure) -> FeatureSequence:
         path, n_phases = procedure.media, len(self.vocabulary)
