@@ -24,5 +24,5 @@ class CausalConv(nn.Module):
         seen = torch.cat([tail.to(x.dtype), x], dim=1)
         y = self.bias.to(x.dtype)
         for k, tap in enumerate(self.weight.to(x.dtype).unbind(1)):
-            y = torch.addcmul(y, tap, seen[:, k : k + length])
+            y = y + tap * seen[:, k : k + length]
         return y, seen[:, length:].to(tail.dtype)
