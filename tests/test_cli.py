@@ -50,6 +50,7 @@ def test_bench_model_reports_every_figure_as_json():
     assert report["parameters"]["total"] > report["parameters"]["rotation_networks"] > 0
     assert report["macs_per_frame"]["total"] == report["macs_per_frame"]["backbone"] + report["macs_per_frame"]["temporal"]
     assert set(report["rotation"]) == {"low-rank", "dense"} and set(report["frame"]) == {"ordinary", "boundary"}
+    assert report["forward_speedup_limit"] > 0 and report["matrix_gflops"] > 0
     for group in ("forward", "forward_backward"):
         assert set(report[group]) == {"clip", "steps"}
         assert report[group]["clip"]["median_ms"] > 0 and report[f"{group}_speedup"] > 0

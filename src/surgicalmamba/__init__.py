@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from surgicalmamba.version import __version__
 
 if TYPE_CHECKING:
+    from surgicalmamba import data as data
     from surgicalmamba.config import ModelConfig as ModelConfig
     from surgicalmamba.core.state import ModelState as ModelState
     from surgicalmamba.eval import metrics as metrics
@@ -24,6 +25,7 @@ _HOME = {
     "ModelState": "surgicalmamba.core.state",
     "Output": "surgicalmamba.model.recognizer",
     "SurgicalMamba": "surgicalmamba.model.surgical_mamba",
+    "data": "surgicalmamba.data",
     "load": "surgicalmamba.model.checkpoint",
     "load_backbone": "surgicalmamba.model.checkpoint",
     "load_release": "surgicalmamba.model.release",

@@ -2,19 +2,22 @@
 
 import os
 import platform
+import re
 from dataclasses import dataclass
 from importlib import metadata, util
+from shutil import which
 from typing import Literal
 
 from surgicalmamba.version import __version__
 
 # Optional parts: module to look for, distribution that holds its version, what it serves, how to get it.
 OPTIONAL_PARTS = (
-    ("onnxruntime", "onnxruntime", "ONNX engine", "pip install onnxruntime"),
-    ("timm", "timm", "other backbones", "pip install timm"),
-    ("mamba_ssm", "mamba-ssm", "fused CUDA scan", "pip install mamba-ssm (needs an NVIDIA GPU)"),
-    ("triton", "triton", "kernels for torch.compile on GPUs", "comes with the CUDA build of torch"),
+    ("tensorboard", "tensorboard", "training curves", "pip install tensorboard"),
+    ("mamba_ssm", "mamba-ssm", "fused scan on CUDA", "pip install mamba-ssm (needs an NVIDIA GPU)"),
+    ("triton", "triton", "kernels of mamba-ssm and torch.compile on GPUs", "comes with the CUDA build of torch"),
+    ("onnxruntime", "onnxruntime", "ONNX engine, planned", "pip install onnxruntime once it is here"),
 )
+OPTIONAL_PROGRAMS = (("ffmpeg", "baseline of `bench data`", "install ffmpeg with the system's package manager"),)
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,20 @@ def examine() -> list[Finding]:
         *_required(),
         *_torch(),
     ]
-    return findings + [_optional(*part) for part in OPTIONAL_PARTS]
+    return findings + [_optional(*part) for part in OPTIONAL_PARTS] + [_program(*program) for program in OPTIONAL_PROGRAMS]
 
 
 def _required() -> list[Finding]:
+    """What the installed package itself asks for."""
     findings = []
-    for name in ("torch", "numpy", "safetensors", "huggingface_hub", "pydantic", "PyYAML", "typer", "rich", "av", "simplejpeg"):
+    for requirement in metadata.requires("surgicalmamba") or []:
+        if "extra ==" in requirement:
+            continue
+        name = re.split(r"[^A-Za-z0-9_.-]", requirement, maxsplit=1)[0]
         try:
             findings.append(Finding(name, "present", metadata.version(name)))
         except metadata.PackageNotFoundError:
-            findings.append(Finding(name, "problem", f"not installed; run: pip install {name}"))
+            findings.append(Finding(name, "problem", f"not installed; run: pip install '{requirement}'"))
     return findings
 
 
@@ -62,7 +69,7 @@ def _torch() -> list[Finding]:
         devices.append("mps")
     threads = f"{torch.get_num_threads()} torch threads on {os.cpu_count()} logical cores; set OMP_NUM_THREADS to change"
     compiler = "C++ compiler for torch.compile on CPU"
-    has_compiler = any(_on_path(name) for name in ("c++", "g++", "clang++", "cl.exe"))
+    has_compiler = any(which(name) for name in ("c++", "g++", "clang++", "cl.exe"))
     return [
         Finding("devices", "present", ", ".join(devices)),
         Finding("threads", "present", threads),
@@ -72,10 +79,9 @@ def _torch() -> list[Finding]:
     ]
 
 
-def _on_path(program: str) -> bool:
-    from shutil import which
-
-    return which(program) is not None
+def _program(name: str, purpose: str, install: str) -> Finding:
+    place = which(name)
+    return Finding(name, "present", f"{purpose}: found") if place else Finding(name, "missing", f"{purpose}: not found; {install}")
 
 
 def _optional(module: str, distribution: str, purpose: str, install: str) -> Finding:

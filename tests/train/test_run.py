@@ -48,6 +48,7 @@ def test_a_run_learns_a_task_that_needs_memory_and_leaves_everything_behind(sett
     updates = [line["loss"] for line in log if line["kind"] == "update"]
     assert updates[-1] < 0.7 * updates[0]
     assert [line["step"] for line in log if line["kind"] == "epoch"] == list(range(20))
+    assert list((tmp_path / "run" / "tensorboard").glob("events.*"))
     best = sm.load(tmp_path / "run" / "best")
     assert best.config.phases == ("x", "y", "z")
     about = json.loads((tmp_path / "run" / "best" / "config.json").read_text())

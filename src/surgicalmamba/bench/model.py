@@ -25,6 +25,8 @@ class ModelBench:
     clip_frames: int
     forward: dict[str, Timing]
     forward_speedup: float
+    matrix_gflops: float
+    forward_speedup_limit: float
     forward_backward: dict[str, Timing]
     forward_backward_speedup: float
     rotation: dict[str, Timing]
@@ -50,6 +52,8 @@ class ModelBench:
         return [
             *text,
             f"  clip over steps: forward {self.forward_speedup:.1f} x, forward and backward {self.forward_backward_speedup:.1f} x",
+            f"  forward could reach {self.forward_speedup_limit:.1f} x if a clip were nothing but matrix products, "
+            f"at the {self.matrix_gflops:.0f} GFLOP/s measured here",
             f"  rotation form in use: {self.rotation_form}; boundary over ordinary frame: {self.boundary_over_ordinary:.2f}",
         ]
 
@@ -65,10 +69,13 @@ def bench_model(preset: str, runs: int, threads: int | None = None, quick: bool 
     features = torch.randn(1, clip_frames, config.feature_width)
     forward = take_turns({"clip": no_grad(run_clip, model, features), "steps": no_grad(run_steps, model, features)}, runs)
     both = {"clip": train_call(run_clip, model, features), "steps": train_call(run_steps, model, features)}
-    backward = take_turns(both, max(1, runs // 3), warmup=0 if quick else 1)
+    backward = take_turns(both, max(1, runs // 2), warmup=0 if quick else 1)
     rotation = take_turns(rotation_calls(config), 10 * runs, warmup=3)
     frame = take_turns(frame_calls(model, features), 5 * runs, warmup=2)
     slow = config.block.slow
+    macs = macs_per_frame(model)
+    gflops = matrix_gflops(config, clip_frames, runs)
+    floor_ms = 2 * macs["temporal"] * clip_frames / (gflops * 1e6)
     return ModelBench(
         preset=preset,
         machine={**machine(), "torch": torch.__version__, "threads": torch.get_num_threads()},
@@ -77,11 +84,13 @@ def bench_model(preset: str, runs: int, threads: int | None = None, quick: bool 
             "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
             "rotation_networks": sum(p.numel() for name, p in model.named_parameters() if ".rotator." in name),
         },
-        macs_per_frame=macs_per_frame(model),
+        macs_per_frame=macs,
         state_bytes=model.initial_state(1).nbytes,
         clip_frames=clip_frames,
         forward=forward,
         forward_speedup=forward["steps"].median_ms / forward["clip"].median_ms,
+        matrix_gflops=gflops,
+        forward_speedup_limit=forward["steps"].median_ms / floor_ms,
         forward_backward=backward,
         forward_backward_speedup=backward["steps"].median_ms / backward["clip"].median_ms,
         rotation=rotation,
@@ -141,6 +150,14 @@ def macs_per_frame(model: SurgicalMamba) -> dict[str, int]:
                     model.forward_features(torch.zeros(1, 1, model.feature_width))
             counts[part] = counter.get_total_flops() // 2
     return {"total": sum(counts.values()), **counts}
+
+
+def matrix_gflops(config: ModelConfig, frames: int, runs: int) -> float:
+    """What the matrix library reaches on the model's largest projection: the roof over everything a clip computes."""
+    d_inner = config.block.slow.expand * config.d_model
+    x, weight = torch.randn(frames, d_inner), torch.randn(2 * d_inner, d_inner)
+    timing = take_turns({"product": lambda: torch.nn.functional.linear(x, weight)}, 10 * runs, warmup=5)["product"]
+    return 2 * frames * weight.numel() / (timing.median_ms * 1e6)
 
 
 def rotation_calls(config: ModelConfig) -> dict[str, Callable[[], object]]:

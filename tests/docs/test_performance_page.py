@@ -1,0 +1,43 @@
+"""docs/performance.md quotes the measurements in benchmarks/ and nothing else."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+DATE = re.search(r"Measured on (\d{4}-\d\d-\d\d)", TEXT)[1]
+
+
+def measured(name):
+    return json.loads((ROOT / "benchmarks" / f"{DATE}-{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("preset", ["paper", "tiny"])
+def test_the_model_figures_are_those_measured(preset):
+    report = measured(f"model-{preset}")
+    column = {"paper": 1, "tiny": 2}[preset]
+    cells = {row.split("|")[1].strip(): row.split("|")[column + 1].strip() for row in TEXT.splitlines() if row.count("|") == 4}
+    assert cells["parameters"] == f"{report['parameters']['total']:,}"
+    assert cells["ratio, forward"] == f"{report['forward_speedup']:.1f}"
+    assert cells["ratio, forward and backward"] == f"{report['forward_backward_speedup']:.1f}"
+    assert cells["ratio if a clip were nothing else"] == f"{report['forward_speedup_limit']:.1f}"
+    assert cells["boundary over ordinary"] == f"{report['boundary_over_ordinary']:.2f}"
+
+
+def test_the_rotation_table_is_the_one_measured_and_the_rule_is_right_there():
+    for row in measured("rotation"):
+        assert f"| {row['d_state']} | {row['rank']} | {row['low_rank']['median_ms']:.2f} | {row['dense']['median_ms']:.2f} |" in TEXT
+        chosen, other = (row["low_rank"], row["dense"]) if row["chosen"] == "low-rank" else (row["dense"], row["low_rank"])
+        assert chosen["median_ms"] < 1.1 * other["median_ms"]
+
+
+def test_data_and_evaluation_figures_are_those_measured():
+    data, evaluate = measured("data"), measured("evaluate")
+    for row in data["training"]["loading"]:
+        assert f"| {row['way']} | {row['frames_per_s']:,.0f} |" in TEXT
+    assert f"takes {evaluate['command']['median_ms']:,.0f} ms" in TEXT
+    for row in evaluate["growth"]:
+        assert f"| {row['rows']:,} | {row['read']['us_per_row']:.2f} | {row['score']['us_per_row']:.2f} |" in TEXT
