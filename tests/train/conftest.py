@@ -29,7 +29,11 @@ def toy_dataset(tmp_path_factory):
         rows = np.arange(length)
         entries[name] = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
     fields = {"format": FORMAT, "name": "toy", "kind": "features", "phases": ["x", "y", "z"], "fps": "1", "source": "", "settings": {}}
-    splits = {"paper": {"train": list("abcdefghij"), "val": ["v", "w"]}, "overlap": {"train": ["a", "v"], "val": ["v"]}}
+    splits = {
+        "paper": {"train": list("abcdefghij"), "val": ["v", "w"]},
+        "overlap": {"train": ["a", "v"], "val": ["v"]},
+        "out": {"train": ["a", "b"], "test": ["c"]},
+    }
     finish(folder, Manifest(**fields, splits=splits, videos=entries))
     return folder
 

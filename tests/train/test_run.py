@@ -170,6 +170,14 @@ def test_videos_in_both_train_and_val_are_refused(settings, toy_dataset):
         train(settings(data={"path": str(toy_dataset), "split": "overlap"}))
 
 
+def test_a_split_without_validation_videos_trains_and_its_last_epoch_is_the_model(settings, toy_dataset, tmp_path, single_thread):
+    data = settings().data.with_(split="out")
+    result = train(settings(data=data, epochs=2, optim={"average_decay": 0.0}))
+    assert result.best == {}
+    for name, value in weights(tmp_path / "run", "last").items():
+        assert torch.equal(weights(tmp_path / "run", "best")[name], value)
+
+
 def test_two_processes_have_the_gradients_of_one(settings, tmp_path, single_thread):
     """Four lanes in one process, two lanes in each of two: videos of unequal length, some lanes idle at the end."""
     data = settings().data

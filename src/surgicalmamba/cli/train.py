@@ -38,7 +38,10 @@ def train(
         typer.echo(json_module.dumps({**vars(result), "run": str(result.run)}, indent=2))
         return
     scores = "  ".join(f"{name} {value:.2f}" for name, value in result.best.items())
-    typer.echo(f"best epoch {result.best_epoch + 1} by {result.protocol} Jaccard on the validation videos: {scores}")
+    if not result.best:
+        typer.echo("the split has no validation videos: best is the last epoch, and nothing was scored")
+    else:
+        typer.echo(f"best epoch {result.best_epoch + 1} by {result.protocol} Jaccard on the validation videos: {scores}")
     typer.echo(f"model: {result.run / 'best'}   log: {result.run / 'log.jsonl'}")
 
 

@@ -4,10 +4,11 @@
     RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on the validation videos"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ from surgicalmamba.train.predict import predict_video
 from surgicalmamba.train.runlog import JsonLines, Sink, TensorBoard
 from surgicalmamba.train.runstate import RunState, complete_states, load_state, save_state
 from surgicalmamba.train.trainer import Trainer
+
+T = TypeVar("T")
 
 CONFIG_FILE = "config.yaml"
 
@@ -88,8 +91,8 @@ def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
         raise ConfigError("data.path is missing: give a prepared dataset, such as data.path=prepared/cholec80-tools.")
     dataset = PreparedDataset.open(config.data.path)
     split = config.data.split or next(iter(dataset.splits), "paper")
-    train_ids, val_ids = ({video.id for video in dataset.split(split, role)} for role in ("train", "val"))
-    if shared := sorted(train_ids & val_ids):
+    train_ids = {video.id for video in dataset.split(split, "train")}
+    if shared := sorted(train_ids & set(dataset.splits[split].get("val", ()))):
         raise ConfigError(f"split {split!r} of {dataset.folder} has {shared[0]} in both train and val; use another split.")
     return config.with_(data=config.data.with_(split=split)), dataset
 
@@ -147,8 +150,9 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
 
 
 def _role(config: TrainConfig, dataset: PreparedDataset, role: str) -> list[PreparedVideo]:
+    """The videos of a role; none where the split has no such role, as leave-one-out splits have no val."""
     assert config.data.split is not None  # named by open_dataset
-    return dataset.split(config.data.split, role)
+    return dataset.split(config.data.split, role) if dataset.splits[config.data.split].get(role) else []
 
 
 def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
@@ -198,7 +202,7 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             except NonFiniteError as error:
                 kept = complete_states(run)
                 raise NonFiniteError(f"{error} The last good state is {kept[-1] if kept else 'the start'}.") from None
-            if world.is_first:
+            if world.is_first and _role(config, dataset, "val"):
                 scores = _validate(config, dataset, trainer, run, history, epoch)
                 history.append(scores)
                 for sink in sinks:
@@ -208,6 +212,8 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             save()
         if world.is_first:
             trainer.model.save(run / "last", provenance=provenance(config, dataset, config.epochs - 1))
+            if not history:  # nothing to choose by: the last epoch is the model of the run
+                _with_average(trainer, lambda: trainer.model.save(run / "best", provenance(config, dataset, config.epochs - 1)))
     if not history:
         return Result(run, -1, {}, config.protocol, last["loss"])
     best = max(range(len(history)), key=lambda i: history[i]["jaccard"])
@@ -237,9 +243,8 @@ def _validate(
 ) -> dict[str, float]:
     """Score the validation videos, with averaged weights where there are any; keep the model and its predictions if it is the best."""
     model, videos = trainer.model, _role(config, dataset, "val")
-    if trainer.average is not None:
-        trainer.average.swap(model)
-    try:
+
+    def run_videos() -> dict[str, float]:
         model.eval()
         predictions = {video.id: predict_video(model, video, trainer.device) for video in videos}
         scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
@@ -250,11 +255,20 @@ def _validate(
                 write_predictions(run / "best" / "val", name, prediction, vocabulary)
             info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
             write_run(run / "best" / "val", info)
+        return scores
+
+    return _with_average(trainer, run_videos)
+
+
+def _with_average(trainer: Trainer, do: Callable[[], T]) -> T:
+    """Do something with the averaged weights in place, where the run keeps an average."""
+    if trainer.average is None:
+        return do()
+    trainer.average.swap(trainer.model)
+    try:
+        return do()
     finally:
-        if trainer.average is not None:
-            trainer.average.swap(model)
-        model.train()
-    return scores
+        trainer.average.swap(trainer.model)
 
 
 def summary(
