@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from surgicalmamba.data.images import encode_jpeg
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 
@@ -35,6 +36,23 @@ def toy_dataset(tmp_path_factory):
         "out": {"train": ["a", "b"], "test": ["c"]},
     }
     finish(folder, Manifest(**fields, splits=splits, videos=entries))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def toy_pictures(tmp_path_factory):
+    """Three videos of flat pictures whose colour is the phase."""
+    folder = tmp_path_factory.mktemp("pictures")
+    entries = {}
+    for name in ("a", "b", "v"):
+        labels = np.arange(14) // 7
+        draft = VideoDraft(folder, name, "frames")
+        for label in labels:
+            draft.add_image(encode_jpeg(np.full((40, 40, 3), (200, 40, 40) if label else (40, 200, 40), dtype=np.uint8)))
+        rows = np.arange(14)
+        entries[name] = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
+    fields = {"format": FORMAT, "name": "pictures", "kind": "frames", "phases": ["green", "red"], "fps": "1", "source": "", "settings": {}}
+    finish(folder, Manifest(**fields, splits={"own": {"train": ["a", "b"], "val": ["v"]}}, videos=entries))
     return folder
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,6 +16,7 @@ import surgicalmamba as sm
 from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError, NonFiniteError
 from surgicalmamba.train import runstate
+from surgicalmamba.train.objective import class_weights_of
 from surgicalmamba.train.run import Watcher, resume, train
 
 
@@ -176,6 +178,39 @@ def test_a_split_without_validation_videos_trains_and_its_last_epoch_is_the_mode
     assert result.best == {}
     for name, value in weights(tmp_path / "run", "last").items():
         assert torch.equal(weights(tmp_path / "run", "best")[name], value)
+
+
+CHOICES = {
+    "bf16": {"precision": "bf16"},
+    "class weights": {"loss": {"class_weights": "inverse-sqrt"}},
+    "no smoothness loss": {"loss": {"smooth_weight": 0.0}},
+    "another variant": {"variant": "vanilla-mamba2"},
+    "two clips per update, no average": {"optim": {"clips_per_update": 2, "average_decay": 0.0}},
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_of_the_recipe_changes_the_run_and_leaves_a_loadable_model(settings, tmp_path, single_thread, choice):
+    train(settings(run=str(tmp_path / "plain"), epochs=1))
+    train(settings(run=str(tmp_path / "chosen"), epochs=1, **CHOICES[choice]))
+    logs = [(tmp_path / name / "log.jsonl").read_text() for name in ("plain", "chosen")]
+    assert logs[0] != logs[1]
+    assert sm.load(tmp_path / "chosen" / "best").n_phases == 3
+
+
+def test_a_model_is_trained_from_pixels_to_the_end(settings, toy_pictures, tmp_path, single_thread):
+    backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": 0}
+    model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
+    config = settings(model=model, data={"path": str(toy_pictures), "n_lanes": 2}, epochs=8, optim={"lr": 1e-2, "backbone_lr": 1e-2})
+    result = train(config)
+    assert result.best["accuracy"] > 90  # the colour is the phase
+    assert sm.load(tmp_path / "run" / "best").config.backbone.image_size == 32
+
+
+def test_class_weights_are_inverse_roots_with_mean_one_over_the_phases_that_occur():
+    found = class_weights_of([np.array([0, 0, 0, 0, 1, -1])], 3, "inverse-sqrt")
+    torch.testing.assert_close(found, torch.tensor([0.5, 1.0, 0.0]) / 0.75)
+    assert class_weights_of([np.array([0])], 1, "none") is None
 
 
 def test_two_processes_have_the_gradients_of_one(settings, tmp_path, single_thread):

@@ -7,7 +7,6 @@ The newest complete folder counts; older ones are removed once a newer one is co
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from torch import Tensor
 from surgicalmamba.errors import CheckpointError
 
 STATE_FILE, TENSOR_FILE = "state.json", "tensors.safetensors"
-Json = Mapping[str, object]
 
 
 @dataclass(frozen=True)
