@@ -1,0 +1,1 @@
+"""Live recognition: sessions, the engines that run them, snapshots."""

@@ -1,0 +1,41 @@
+"""The reference engine: the model itself, called with one frame at a time."""
+
+import torch
+from torch import Tensor
+
+from surgicalmamba.config import ModelConfig
+from surgicalmamba.core.state import ModelState
+from surgicalmamba.data.transforms import normalise
+from surgicalmamba.errors import InputError
+from surgicalmamba.model.recognizer import Output
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
+
+
+class EagerEngine:
+    """Every other engine is compared with this one."""
+
+    name = "eager"
+
+    def __init__(self, model: SurgicalMamba) -> None:
+        self.model = model.eval()
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    def initial_state(self, n_lanes: int) -> ModelState:
+        return self.model.initial_state(n_lanes)
+
+    @torch.inference_mode()
+    def encode(self, frames: Tensor) -> Tensor:
+        backbone = self.config.backbone
+        if backbone is None:
+            raise InputError("this model has no backbone (config.backbone is null); push feature vectors, not pictures.")
+        device = self.model.head.classifier.weight.device
+        return self.model.encode(normalise(frames.to(device), backbone.mean_rgb, backbone.std_rgb))
+
+    @torch.inference_mode()
+    def advance(self, features: Tensor, state: ModelState) -> Output[ModelState]:
+        output = self.model.forward_features(features[:, None], state)
+        intensity = None if output.intensity_logits is None else output.intensity_logits[:, 0]
+        return Output(output.logits[:, 0], intensity, output.state)
