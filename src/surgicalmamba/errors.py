@@ -23,3 +23,7 @@ class NonFiniteError(SurgicalMambaError):
 
 class DataError(SurgicalMambaError):
     """A video, label file or prepared dataset is missing, broken or inconsistent; the message names file and row."""
+
+
+class StudyError(SurgicalMambaError):
+    """A job of a study failed; the message names it and where its output is."""

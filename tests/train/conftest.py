@@ -1,4 +1,4 @@
-"""A toy dataset that can be learned in seconds: three phases told apart only by which pulse came last."""
+"""Toy datasets and settings for runs of seconds."""
 
 import numpy as np
 import pytest
@@ -6,37 +6,17 @@ import pytest
 from surgicalmamba.data.images import encode_jpeg
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
-
-LENGTHS = {"a": 61, "b": 40, "c": 75, "d": 33, "e": 52, "f": 66, "g": 45, "h": 58, "i": 37, "j": 70, "v": 48, "w": 57}
-
-
-def toy_video(name, length):
-    rng = np.random.default_rng(sum(map(ord, name)))
-    cuts = sorted(rng.choice(np.arange(8, length - 5), 2, replace=False))
-    labels = np.searchsorted(cuts, np.arange(length), side="right")
-    features = 0.2 * rng.standard_normal((length, 5)).astype(np.float32)
-    features[[0, *cuts], [0, 1, 2]] += 3  # a pulse where a phase begins, and nothing after it
-    return features, labels
+from toy import write_toy_dataset
 
 
 @pytest.fixture(scope="session")
 def toy_dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("toy")
-    entries = {}
-    for name, length in LENGTHS.items():
-        features, labels = toy_video(name, length)
-        draft = VideoDraft(folder, name, "features")
-        draft.set_features(features)
-        rows = np.arange(length)
-        entries[name] = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
-    fields = {"format": FORMAT, "name": "toy", "kind": "features", "phases": ["x", "y", "z"], "fps": "1", "source": "", "settings": {}}
     splits = {
         "paper": {"train": list("abcdefghij"), "val": ["v", "w"]},
         "overlap": {"train": ["a", "v"], "val": ["v"]},
         "out": {"train": ["a", "b"], "test": ["c"]},
     }
-    finish(folder, Manifest(**fields, splits=splits, videos=entries))
-    return folder
+    return write_toy_dataset(tmp_path_factory.mktemp("toy"), splits)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,70 @@
+"""`surgicalmamba study`: runs over seeds and variants, to tables that say how they came about."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from surgicalmamba.studies.runner import Job
+
+study = typer.Typer(no_args_is_help=True, help="Train and score over seeds, splits and variants; interrupted, the same call goes on.")
+
+
+@study.callback()
+def options() -> None:
+    """Studies by name."""
+
+
+@study.command()
+def benchmark(
+    config: Annotated[Path, typer.Option(help="The recipe: a file of configs/.")],
+    data: Annotated[Path, typer.Option(help="A prepared dataset.")],
+    out: Annotated[Path, typer.Option(help="Folder for runs, predictions and results.json; the same call goes on in it.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
+    variants: Annotated[str, typer.Option(help="Rows of the table, comma-separated: full, vanilla-mamba2, without-z, ...")] = "full",
+    splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")] = None,
+    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One epoch a run: shows that everything works, not how well.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
+) -> None:
+    """Train a recipe with several seeds and score it with every protocol.
+
+    Example: surgicalmamba study benchmark --config configs/cholec80-tools.yaml --data prepared/cholec80-tools --out study/tools
+    """
+    import os
+    import shlex
+    import sys
+
+    from surgicalmamba.config import load_config
+    from surgicalmamba.data.store import PreparedDataset
+    from surgicalmamba.studies.benchmark import benchmark_jobs
+    from surgicalmamba.studies.results import circumstances, gather, markdown, refresh_page, summary_text, write_results
+    from surgicalmamba.train.config import TrainConfig
+
+    given = [*(overrides or []), *(["epochs=1"] if quick else [])]
+    recipe = load_config(TrainConfig, config, given)
+    dataset = PreparedDataset.open(data)
+    jobs = benchmark_jobs(recipe, dataset, seeds, [name.strip() for name in variants.split(",")], splits)
+    _run(jobs, out, workers or os.cpu_count() or 1)
+    rows = gather(jobs, out, dataset)
+    about = circumstances("surgicalmamba " + shlex.join(sys.argv[1:]))
+    file = write_results(out, "benchmark", dataset, rows, about)
+    if docs is not None:
+        refresh_page(docs, f"benchmark {dataset.name}", markdown(f"{dataset.name}", rows, about))
+    typer.echo(file.read_text(encoding="utf-8") if json else f"{summary_text(rows)}\nevery protocol: {file}")
+
+
+def _run(jobs: "list[Job]", out: Path, workers: int) -> None:
+    """All jobs with a bar over them on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from surgicalmamba.studies.runner import run_jobs
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("runs", total=len(jobs), completed=sum(job.is_done(out) for job in jobs))
+        run_jobs(jobs, out, workers, lambda _job, done, _n: progress.update(bar, completed=done))

@@ -1,0 +1,217 @@
+"""From the prediction files of a study to results.json, a table, and the study's section of a results page."""
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from surgicalmamba.data.store import PreparedDataset
+from surgicalmamba.data.vocabulary import PhaseVocabulary
+from surgicalmamba.eval.compare import Comparison, compare
+from surgicalmamba.eval.folders import Matching, load
+from surgicalmamba.eval.pairs import VideoPair
+from surgicalmamba.eval.protocols import score_runs
+from surgicalmamba.eval.relaxed import rules_for
+from surgicalmamba.eval.score import Json, Report, describe, to_json
+from surgicalmamba.eval.settings import Settings
+from surgicalmamba.report.tables import number
+from surgicalmamba.studies.runner import Job, training_seconds
+from surgicalmamba.version import __version__
+
+TABLE_METRICS = (
+    ("strict", "accuracy"),
+    ("strict", "jaccard"),
+    ("relaxed-published", "accuracy"),
+    ("relaxed-published", "jaccard"),
+    ("segmental", "edit"),
+)
+"""Columns of the table, where a protocol could be computed; results.json has every protocol."""
+
+RELAXED_RULES = {"cholec80": "cholec80", "cholec80-tools": "cholec80", "m2cai16": "m2cai16"}
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One row of a study: a system over all of its seeds and folds."""
+
+    name: str
+    report: Report
+    seeds: tuple[int, ...]
+    folds: tuple[str, ...]
+    accuracy_by_fold: dict[str, float]
+    parameters: int
+    seconds: tuple[float, ...]
+    """Training time of each job."""
+
+    def as_dict(self) -> dict[str, Json]:
+        plain = to_json(
+            {
+                "seeds": list(self.seeds),
+                "folds": list(self.folds),
+                "parameters": self.parameters,
+                "training_seconds": list(self.seconds),
+                "strict_accuracy_by_fold": self.accuracy_by_fold,
+            }
+        )
+        assert isinstance(plain, dict)
+        return {**plain, **self.report.as_dict()}
+
+
+def gather(jobs: Sequence[Job], out: Path, dataset: PreparedDataset) -> list[Row]:
+    """Score every group of jobs with every protocol. A run is one seed; its videos are those of all its folds."""
+    rules = RELAXED_RULES.get(dataset.name)
+    settings = Settings(
+        dataset.phases, float(dataset.fps), "files", rules=None if rules is None else rules_for(rules, len(dataset.phases))
+    )
+    rows = []
+    for group in dict.fromkeys(job.group for job in jobs):
+        members = [job for job in jobs if job.group == group]
+        seeds, folds = tuple(dict.fromkeys(j.config.seed for j in members)), tuple(dict.fromkeys(j.split for j in members))
+        pairs = {(job.config.seed, job.split): _pairs(job, out, dataset) for job in members}
+        report = score_runs([[pair for fold in folds for pair in pairs[seed, fold]] for seed in seeds], settings, ["all"])
+        by_fold = {fold: _accuracy([pairs[seed, fold] for seed in seeds], settings) for fold in folds}
+        seconds = tuple(training_seconds(job.run(out)) for job in members)
+        rows.append(Row(group, report, seeds, folds, by_fold, _parameters(members[0].run(out)), seconds))
+    return rows
+
+
+def _accuracy(runs: list[list[VideoPair]], settings: Settings) -> float:
+    return score_runs(runs, settings, ["strict"]).scores["strict"].metrics["accuracy"]["mean"]
+
+
+def _pairs(job: Job, out: Path, dataset: PreparedDataset) -> list[VideoPair]:
+    vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
+    return load(dataset.folder, [job.predictions(out)], vocabulary, Matching(common_videos=True)).runs[0]
+
+
+def _parameters(run: Path) -> int:
+    """Weights in the run's best checkpoint, counted from the file's header."""
+    from safetensors import safe_open
+
+    with safe_open(run / "best" / "model.safetensors", framework="numpy") as weights:
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 (no mapping)
+
+
+def comparisons(rows: Sequence[Row], protocol: str = "strict") -> dict[str, dict[str, Comparison]]:
+    """Every row against the first, paired by video, seeds averaged."""
+    first, *others = rows
+    base = first.report.scores[protocol].by_video
+    return {
+        row.name: {metric: compare(base[metric], row.report.scores[protocol].by_video[metric]) for metric in ("accuracy", "jaccard")}
+        for row in others
+    }
+
+
+def circumstances(command: str) -> dict[str, Json]:
+    """What a number needs beside it: when, on what, from which code, by which command."""
+    machine: dict[str, Json] = {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
+    return {"date": date.today().isoformat(), "version": __version__, "commit": _commit(), "machine": machine, "command": command}
+
+
+def _commit() -> str | None:
+    """The commit of the code that runs, when it runs from a clone; marked when files were changed since."""
+    here = Path(__file__).parent
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return said.stdout.strip() or None
+
+
+def write_results(out: Path, study: str, dataset: PreparedDataset, rows: Sequence[Row], about: Mapping[str, Json]) -> Path:
+    """results.json: every protocol of every row, and each row compared with the first."""
+    document: dict[str, Json] = {"study": study, "dataset": dataset.name, **about}
+    document["rows"] = {row.name: row.as_dict() for row in rows}
+    compared = comparisons(rows)
+    document["compared_with_first"] = to_json(
+        {name: {metric: result.as_dict() for metric, result in metrics.items()} for name, metrics in compared.items()}
+    )
+    return _write_whole(out / "results.json", json.dumps(document, indent=1) + "\n")
+
+
+def markdown(title: str, rows: Sequence[Row], about: Mapping[str, Json]) -> str:
+    """The study's section of the results page: what was run, the table, and what the comparison says."""
+    columns = [(protocol, metric) for protocol, metric in TABLE_METRICS if protocol in rows[0].report.scores]
+    machine = about["machine"]
+    assert isinstance(machine, dict)
+    first = rows[0]
+    where = f"{len(first.folds)} folds" if len(first.folds) > 1 else f"split `{first.folds[0]}`"
+    lines = [
+        f"## {title}",
+        "",
+        f"{about['date']}, version {about['version']}, commit {about['commit'] or 'unknown'}, {machine['system']} {machine['machine']}, "
+        f"{machine['cores']} cores. Seeds {', '.join(map(str, first.seeds))}; {where}, {len(first.report.videos)} videos.",
+        "",
+        f"```\n{about['command']}\n```",
+        "",
+        "| | " + " | ".join(f"{metric}, {protocol}" for protocol, metric in columns) + " | weights | minutes a run |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    for row in rows:
+        cells = [_cell(row, protocol, metric) for protocol, metric in columns]
+        minutes = number(float(np.median(row.seconds)) / 60, 1)
+        lines.append(f"| {row.name} | " + " | ".join(cells) + f" | {row.parameters:,} | {minutes} |")
+    lines += ["", "Mean ± deviation over seeds; in brackets the deviation over videos."]
+    if len(first.folds) > 1:
+        spread = {row.name: float(np.std(list(row.accuracy_by_fold.values()), ddof=1)) for row in rows}
+        told = ", ".join(f"{name} {value:.1f}" for name, value in spread.items())
+        lines.append(f"Deviation of the strict accuracy over folds: {told}.")
+    for name, metrics in comparisons(rows).items():
+        lines += ["", f"{first.name} against {name}, per video: " + "; ".join(_in_words(m, result) for m, result in metrics.items()) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row, protocol: str, metric: str) -> str:
+    summary = row.report.scores[protocol].metrics[metric]
+    text = number(summary["mean"])
+    if not math.isnan(summary.get("std_runs", math.nan)):
+        text += f" ± {summary['std_runs']:.2f}"
+    return f"{text} ({number(summary.get('std_videos', math.nan))})"
+
+
+def _in_words(metric: str, result: Comparison) -> str:
+    interval = f"95 % interval {result.low:+.2f} to {result.high:+.2f}"
+    verdict = "no difference shown" if result.low <= 0 <= result.high else ("ahead" if result.difference > 0 else "behind")
+    return f"{metric} {result.difference:+.2f}, {interval}, Wilcoxon p {result.wilcoxon_p:.2g} ({verdict})"
+
+
+def refresh_page(page: Path, key: str, section: str) -> None:
+    """Put a section in its place on the results page, between its two marks; a page or section that is not there is begun."""
+    begin, end = f"<!-- study {key} -->", f"<!-- end {key} -->"
+    text = page.read_text(encoding="utf-8") if page.is_file() else "# Results\n"
+    block = f"{begin}\n{section}{end}\n"
+    if begin in text and end in text:
+        before, _, rest = text.partition(begin)
+        text = before + block + rest.partition(end)[2].removeprefix("\n")
+    else:
+        text = text.rstrip("\n") + "\n\n" + block
+    _write_whole(page, text)
+
+
+def _write_whole(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+    return path
+
+
+def summary_text(rows: Sequence[Row]) -> str:
+    """For the terminal: the strict and relaxed scores of each row."""
+    lines = []
+    for row in rows:
+        lines.append(f"{row.name}: {len(row.seeds)} seeds, {len(row.folds)} split(s), {len(row.report.videos)} videos")
+        for protocol in dict.fromkeys(protocol for protocol, _ in TABLE_METRICS):
+            if protocol in row.report.scores:
+                metrics = row.report.scores[protocol].metrics
+                lines += [f"  {protocol:<18} {name:<10} {describe(metrics[name])}" for p, name in TABLE_METRICS if p == protocol]
+    return "\n".join(lines)
