@@ -14,7 +14,6 @@ from surgicalmamba.config import BackboneConfig
 from surgicalmamba.errors import CheckpointError, InputError
 
 NORM_EPS = 1e-6
-LAYER_SCALE_INIT = 1e-6
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -37,9 +36,9 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """Depthwise 7 x 7 convolution, LayerNorm, channel MLP, layer scale, residual."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, layer_scale_init: float) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((width,), LAYER_SCALE_INIT))
+        self.gamma = nn.Parameter(torch.full((width,), layer_scale_init))
         self.conv_dw = nn.Conv2d(width, width, 7, padding=3, groups=width)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.mlp = Mlp(width)
@@ -52,11 +51,11 @@ class Block(nn.Module):
 class Stage(nn.Module):
     """A downsampling by two (except in the first stage), then blocks."""
 
-    def __init__(self, width_in: int, width: int, depth: int) -> None:
+    def __init__(self, width_in: int, width: int, depth: int, layer_scale_init: float) -> None:
         super().__init__()
         shrink = [ChannelNorm(width_in, eps=NORM_EPS), nn.Conv2d(width_in, width, 2, stride=2)] if width_in != width else [nn.Identity()]
         self.downsample = nn.Sequential(*shrink)
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(width, layer_scale_init) for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.blocks(self.downsample(x))
@@ -73,7 +72,7 @@ class ConvNeXt(nn.Module):
         widths = config.widths
         self.stem = nn.Sequential(nn.Conv2d(3, widths[0], 4, stride=4), ChannelNorm(widths[0], eps=NORM_EPS))
         sizes = zip((widths[0], *widths[:-1]), widths, config.depths, strict=True)
-        self.stages = nn.ModuleList(Stage(width_in, width, depth) for width_in, width, depth in sizes)
+        self.stages = nn.ModuleList(Stage(width_in, width, depth, config.layer_scale_init) for width_in, width, depth in sizes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
