@@ -227,6 +227,9 @@ class ModelConfig(Section):
     n_blocks: Positive = Field(4, description="Dual-path blocks K. Paper: 4.")
     clip_len: Positive = Field(256, description="Frames L after which fast path and head start anew, in training and live. Paper: 256.")
     d_feature: Positive | None = Field(None, description="Width of the frame features; needed only when there is no backbone.")
+    standardise: bool = Field(
+        False, description="Give every feature mean 0 and deviation 1 over the training videos; for raw signals such as kinematics."
+    )
     backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
     block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
     head: HeadConfig = Field(HeadConfig(), description="The output head.")
@@ -239,6 +242,8 @@ class ModelConfig(Section):
             raise ValueError("d_feature is needed when backbone is null; set it to the width of your features.")
         if self.backbone is not None and self.d_feature not in (None, self.backbone.widths[-1]):
             raise ValueError(f"d_feature={self.d_feature} contradicts the backbone, which gives {self.backbone.widths[-1]}; leave it out.")
+        if self.standardise and self.backbone is not None:
+            raise ValueError("standardise is for features given from outside; a backbone's features change as it learns. Set it to false.")
         for name, path in self.paths().items():
             d_inner = path.expand * self.d_model
             if d_inner % path.d_head:

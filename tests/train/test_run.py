@@ -16,8 +16,9 @@ import surgicalmamba as sm
 from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError, NonFiniteError
 from surgicalmamba.train import runstate
+from surgicalmamba.train.distributed import World
 from surgicalmamba.train.objective import class_weights_of
-from surgicalmamba.train.run import Watcher, resume, train
+from surgicalmamba.train.run import Watcher, build_trainer, fit_model, open_dataset, resume, train
 
 
 def weights(run, which="last"):
@@ -234,3 +235,13 @@ def test_two_processes_have_the_gradients_of_one(settings, tmp_path, single_thre
         assert ours["loss"] == pytest.approx(reference["loss"], rel=1e-4)
     for name, value in weights(tmp_path / "two").items():
         torch.testing.assert_close(value, weights(tmp_path / "one")[name], rtol=1e-3, atol=1e-4)
+
+
+def test_raw_signals_are_standardised_by_the_training_videos_alone(settings, toy_dataset):
+    model_settings = {**settings().model.model_dump(), "backbone": None, "d_feature": 5, "standardise": True}
+    config, dataset = open_dataset(settings(model=model_settings))
+    config = config.with_(model=fit_model(config, dataset))
+    model = build_trainer(config, dataset, torch.device("cpu"), World(0, 1)).model
+    seen = np.concatenate([video.features for video in dataset.split("paper", "train")])
+    np.testing.assert_allclose(model.standardise.mean, seen.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.standardise.scale, seen.std(0), rtol=1e-4)

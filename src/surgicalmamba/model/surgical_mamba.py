@@ -17,6 +17,7 @@ from surgicalmamba.model.backbone import ConvNeXt
 from surgicalmamba.model.dual_path import DualPathBlock
 from surgicalmamba.model.head import PhaseHead
 from surgicalmamba.model.recognizer import Output
+from surgicalmamba.model.standardise import Standardise
 
 
 class SurgicalMamba(nn.Module):
@@ -27,6 +28,7 @@ class SurgicalMamba(nn.Module):
         super().__init__()
         self.config = config
         self.backbone = None if config.backbone is None else ConvNeXt(config.backbone)
+        self.standardise = Standardise(config.feature_width) if config.standardise else None
         self.projector = nn.Sequential(nn.Linear(config.feature_width, config.d_model), nn.LayerNorm(config.d_model))
         block = config.block
         self.blocks = nn.ModuleList(
@@ -93,7 +95,7 @@ class SurgicalMamba(nn.Module):
 
     def _advance(self, features: Tensor, state: ModelState) -> tuple[Tensor, Tensor | None, ModelState]:
         """Frames that share a clip, through every block. Chunks close inside; clips do not."""
-        x = self.projector(features)
+        x = self.projector(features if self.standardise is None else self.standardise(features))
         blocks, intensities = [], []
         for block, block_state in zip(self._blocks(), state.blocks, strict=True):
             x, intensity_logit, block_state = block(x, block_state, state.frame_index)

@@ -113,8 +113,10 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
     model = SurgicalMamba(config.model)
     if config.backbone_weights is not None:
         load_backbone(model, config.backbone_weights)
-    model.to(device)
     videos = _role(config, dataset, "train")
+    if model.standardise is not None:
+        model.standardise.fit(torch.from_numpy(np.concatenate([video.features for video in videos])))
+    model.to(device)
     loss = config.loss
     fps = float(dataset.fps)
 
