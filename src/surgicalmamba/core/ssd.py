@@ -42,9 +42,8 @@ def ssd_scan(
         y, state = ssd_step(x[:, 0], dt[:, 0], A, B[:, 0], C[:, 0], state)
         return y[:, None], state
     outputs = []
-    for start in range(0, length, block_len):
-        part = slice(start, start + block_len)
-        y, state = _scan_block(x[:, part], dt[:, part], A, B[:, part], C[:, part], state)
+    for x_, dt_, B_, C_ in zip(*(whole.split(block_len, dim=1) for whole in (x, dt, B, C)), strict=True):
+        y, state = _scan_block(x_, dt_, A, B_, C_, state)
         outputs.append(y)
     return torch.cat(outputs, dim=1), state
 

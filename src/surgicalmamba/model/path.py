@@ -100,10 +100,12 @@ class SSMPath(nn.Module):
         skip = full(self.D)[:, None] * x
         chunk_len = None if self.rotator is None else self.config.chunk_len
         outputs = []
-        for segment in chunk_segments(x.shape[1], frame_index, chunk_len, self.clip_len):
-            part = slice(segment.start, segment.stop)
-            y, ssm = scan(x[:, part], dt[:, part], A, B[:, part], C[:, part], state.ssm)
-            y = y + skip[:, part]
+        segments = chunk_segments(x.shape[1], frame_index, chunk_len, self.clip_len)
+        lengths = [segment.stop - segment.start for segment in segments]
+        parts = (whole.split(lengths, dim=1) for whole in (x, dt, B, C, skip))  # one split has a cheaper gradient than many slices
+        for segment, x_, dt_, B_, C_, skip_ in zip(segments, *parts, strict=True):
+            y, ssm = scan(x_, dt_, A, B_, C_, state.ssm)
+            y = y + skip_
             chunk_sum = None if state.chunk_sum is None else state.chunk_sum + y.sum(1)
             state = replace(state, ssm=ssm, chunk_sum=chunk_sum)
             if segment.closing:
