@@ -165,3 +165,14 @@ def test_offline_a_hub_id_gives_one_clear_line(monkeypatch):
     with pytest.raises(CheckpointError, match=r"no folder 'timm/convnext_tiny.in12k_ft_in1k' here.*download the repository") as caught:
         sm.load_backbone(model, "timm/convnext_tiny.in12k_ft_in1k")
     assert "\n" not in str(caught.value)
+
+
+def test_the_backbone_of_a_checkpoint_starts_another_model(tmp_path):
+    import surgicalmamba as sm
+
+    torch.manual_seed(0)
+    first, second = (sm.SurgicalMamba(sm.ModelConfig.preset("tiny", n_phases=n)).eval() for n in (7, 3))
+    first.save(tmp_path / "first")
+    sm.load_backbone(second, tmp_path / "first")
+    frames = torch.randn(2, 3, 96, 96)
+    assert torch.equal(first.encode(frames), second.encode(frames))

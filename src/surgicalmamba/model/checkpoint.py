@@ -182,12 +182,17 @@ def _state_dict_in(content: object, file: Path) -> dict[str, Tensor]:
 
 
 def load_backbone(model: "SurgicalMamba", path_or_hub_id: str | Path) -> None:
-    """Put ImageNet weights into a model's backbone, from a file or a Hub id, in any naming `to_timm_names` knows."""
+    """Put weights into a model's backbone: ImageNet's from a file or Hub id, in any naming `to_timm_names` knows, or those of a checkpoint
+    of this package (a folder), such as one trained on other videos."""
     from surgicalmamba.model.backbone import to_timm_names
 
     if model.backbone is None:
         raise CheckpointError("this model has no backbone to load weights into (config.backbone is null).")
     file = Path(path_or_hub_id)
-    if not file.exists() and looks_like_hub_id(str(path_or_hub_id)):
+    if file.is_dir():
+        file = file / WEIGHTS_FILE
+    elif not file.exists() and looks_like_hub_id(str(path_or_hub_id)):
         file = fetch(str(path_or_hub_id), WEIGHTS_FILE)
-    fit(model.backbone, to_timm_names(read_weights(file)), str(file))
+    weights = read_weights(file)
+    own = {name.removeprefix("backbone."): value for name, value in weights.items() if name.startswith("backbone.")}
+    fit(model.backbone, own or to_timm_names(weights), str(file))
