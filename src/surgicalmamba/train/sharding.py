@@ -3,9 +3,10 @@
 A sharded tensor is a DTensor. `whole` gives its full value and `part_of` the piece of a full value that belongs here; both are for all
 processes at once, in the same order. What is saved is always whole, so nothing on disk knows how many processes there were."""
 
+import warnings
+
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from surgicalmamba.core.state import BlockState, ModelState, PathState
 from surgicalmamba.errors import ConfigError
@@ -18,12 +19,15 @@ def shard(model: SurgicalMamba, world: World, device: torch.device) -> None:
     """Split a model's parameters over the processes, in place: backbone, each block and the head are put together one at a time.
 
     Gradients come out as the sum over processes, as `World.sum_gradients` gives them for whole models."""
+    from torch.distributed.device_mesh import init_device_mesh
+
     try:
-        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     except ImportError:
-        raise ConfigError("distributed=shard needs torch 2.8 or newer; use distributed=replicate or upgrade.") from None
+        raise ConfigError("distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade.") from None
     check_shardable(model)
+    # We change no output in place, which is what this warns of.
+    warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
     _show_tensors_in_records()
     mesh = init_device_mesh(device.type, (world.size,))
     units: list[torch.nn.Module] = [*model.blocks, model.head]
@@ -32,6 +36,7 @@ def shard(model: SurgicalMamba, world: World, device: torch.device) -> None:
         fully_shard(unit, mesh=mesh)
         assert isinstance(unit, FSDPModule)
         unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)  # a sum, which every backend has
     for entry in ("encode", "advance"):
         register_fsdp_forward_method(model, entry)
 
@@ -55,14 +60,27 @@ def _show_tensors_in_records() -> None:
             _pytree.register_dataclass(record)
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    """True without importing what sharded tensors need, which takes a second that most runs can do without."""
+    return type(tensor) in (Tensor, torch.nn.Parameter)
+
+
 def whole(tensor: Tensor) -> Tensor:
     """The full value of a tensor, sharded or not."""
+    if _is_plain(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def part_of(value: Tensor, like: Tensor) -> Tensor:
     """A full value in the form of `like`: on its device, and split the way it is."""
     value = value.to(like.device)
+    if _is_plain(like):
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
 
 
