@@ -1,19 +1,17 @@
-"""Prediction of an archive on a Ray cluster: the files that one process writes, bit for bit, from workers that take videos as they are free.
+"""Prediction of an archive on a Ray cluster: the files that one process writes, bit for bit, by workers that take a video when free.
 
 Every worker loads the checkpoint once, by its path; only paths and names travel. On several machines the checkpoint, the dataset and the
 output folder must be the same paths everywhere (a shared disk), and the package must be installed. Nothing is reported to Ray's makers."""
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from surgicalmamba.errors import ConfigError, DataError, SurgicalMambaError
 from surgicalmamba.train.predict import Predictor
-
-if TYPE_CHECKING:
-    import ray.actor
 
 LOCAL = "local"
 _OBJECT_STORE_BYTES = 100_000_000  # on a local Ray, which would reserve a third of the memory; we ship names
@@ -64,7 +62,7 @@ def predict_on_ray(predictor: Predictor, checkpoint: str, split: str, device: st
             waiting.append(video.id)
     if not waiting:
         return
-    ray = _connect(settings, len(waiting), device)
+    ray = _connect(settings, len(waiting))
     try:
         folder = Path(checkpoint)
         source = str(folder.resolve()) if folder.exists() else checkpoint
@@ -82,7 +80,7 @@ def predict_on_ray(predictor: Predictor, checkpoint: str, split: str, device: st
         raise DataError(f"video {failures[0]}{more} The same command goes on with what is missing.")
 
 
-def _connect(settings: RaySettings, n_videos: int, device: str) -> Any:
+def _connect(settings: RaySettings, n_videos: int) -> Any:
     """Ray, connected and quiet."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change of its own
@@ -99,17 +97,17 @@ def _connect(settings: RaySettings, n_videos: int, device: str) -> Any:
                 object_store_memory=_OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="ERROR",
+                logging_level=logging.ERROR,
             )
         else:
-            ray.init(address=settings.address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=settings.address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"no Ray cluster answers at {settings.address!r} ({reason}); check the address, or use --ray local.") from None
+        raise ConfigError(f"no Ray cluster answers at {settings.address!r} ({reason}); check the address, or use --ray alone.") from None
     return ray
 
 
-def _start(ray: Any, settings: RaySettings, device: str, paths: tuple[str, str, str, str], n_videos: int) -> "list[ray.actor.ActorHandle]":
+def _start(ray: Any, settings: RaySettings, device: str, paths: tuple[str, str, str, str], n_videos: int) -> list[Any]:
     """As many workers as were asked for, or as the cluster has CPUs (or GPUs) for; one that dies is started again for the next video."""
     resources = ray.cluster_resources()
     n_gpus = int(resources.get("GPU", 0)) if device in ("auto", "cuda") else 0
@@ -119,10 +117,10 @@ def _start(ray: Any, settings: RaySettings, device: str, paths: tuple[str, str, 
     return [remote.remote(*paths, device, settings.threads) for _ in range(n_workers)]
 
 
-def _share_out(ray: Any, workers: "list[ray.actor.ActorHandle]", videos: list[str], sha256: str | None) -> Iterator[tuple[str, str | None]]:
+def _share_out(ray: Any, workers: list[Any], videos: list[str], sha256: str | None) -> Iterator[tuple[str, str | None]]:
     """Give each free worker the next video; yield each video's name with its problem, or None."""
-    waiting, busy = list(reversed(videos)), {}
-    free = list(workers)
+    waiting, free = list(reversed(videos)), list(workers)
+    busy: dict[Any, tuple[Any, str]] = {}
     while waiting or busy:
         while waiting and free:
             worker, name = free.pop(), waiting.pop()

@@ -13,6 +13,7 @@ from surgicalmamba.core.state import ModelState
 from surgicalmamba.data.clips import ClipBatch, ClipLoader
 from surgicalmamba.data.transforms import normalise
 from surgicalmamba.errors import NonFiniteError
+from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.train.config import OptimSettings
 from surgicalmamba.train.distributed import World
@@ -58,12 +59,15 @@ class Trainer:
         self.model.train()
         n_batches = len(self.loader)
         window: list[Clip] = []
-        for batch in self.loader:
+        for batch in self._batches():
             window.append(self._clip(batch))
             if len(window) == self.settings.clips_per_update or self.loader.step == n_batches:
                 after_update(self, self._step(window))
                 window = []
         self.lanes = None  # every procedure has ended
+
+    def _batches(self) -> Iterator[ClipBatch]:
+        return iter(self.loader)
 
     def _clip(self, batch: ClipBatch) -> Clip:
         """Forward one clip of every lane; the lanes' memory goes on with its history until the window ends."""
@@ -74,12 +78,10 @@ class Trainer:
         labels = torch.from_numpy(batch.labels).to(self.device)
         assert batch.target is not None
         target = torch.from_numpy(batch.target).to(self.device)
-        # A process that stopped alone would leave the others waiting: sharded, all look at the loss together instead.
-        temporal = self.model.advance if self.sharded else self.model.forward_features
         try:
             with torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext():
                 features = self._features(inputs)
-                output = temporal(features, before)
+                output = self._temporal(features, before)
         except NonFiniteError as error:
             raise NonFiniteError(f"{error} {place(batch, error.lane, self.update)}", error.lane) from None
         self.lanes = output.state
@@ -94,18 +96,36 @@ class Trainer:
         frames = normalise(inputs, backbone.mean_rgb, backbone.std_rgb)
         return self.model.encode(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
+    def _temporal(self, features: Tensor, before: ModelState) -> Output[ModelState]:
+        """A process that stopped alone would leave the others waiting: sharded, all look at the loss together instead."""
+        return self.model.advance(features, before) if self.sharded else self.model.forward_features(features, before)
+
     def _step(self, window: list[Clip]) -> dict[str, float]:
         """One optimizer update from the clips of a window; the lanes' history ends here."""
         loss, terms = self.objective.total(sum((clip.loss for clip in window[1:]), window[0].loss), self.world)
         if not torch.isfinite(terms).all():
             with self.whole_model(in_every_process=True) as model:
                 raise explain(model, self.objective, window, self.update)
-        share = learning_rate_share(self.update, self.n_updates, self.warmup_updates(), self.settings.final_lr_share)
-        set_learning_rate(self.optimizer, share)
+        self._backward(loss)
+        share, norm = self._apply(window)
+        assert self.lanes is not None
+        self.lanes = self.lanes.detach()
+        self.update += 1
+        losses = dict(zip(TERMS, (float(term) for term in terms), strict=True))
+        total = float((self.objective.weights * terms.cpu()).sum())
+        return {"loss": total, **losses, "gradient_norm": norm, "lr_share": share}
+
+    def _backward(self, loss: Tensor) -> None:
+        """Gradients of all processes together. Sharded ones are summed on their way."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        if not self.sharded:  # sharded gradients have been summed on their way
+        if not self.sharded:
             self.world.sum_gradients(self.model.parameters())
+
+    def _apply(self, window: list[Clip]) -> tuple[float, float]:
+        """Move the weights, and their average after them. Returns the share of the learning rate and the gradient's norm."""
+        share = learning_rate_share(self.update, self.n_updates, self.warmup_updates(), self.settings.final_lr_share)
+        set_learning_rate(self.optimizer, share)
         norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm))
         if not torch.isfinite(norm):
             grads = ((name, whole(p.grad)) for name, p in self.model.named_parameters() if p.grad is not None)
@@ -114,12 +134,7 @@ class Trainer:
         self.optimizer.step()
         if self.average is not None:
             self.average.update(self.model, self.update)
-        assert self.lanes is not None
-        self.lanes = self.lanes.detach()
-        self.update += 1
-        losses = dict(zip(TERMS, (float(term) for term in terms), strict=True))
-        total = float((self.objective.weights * terms.cpu()).sum())
-        return {"loss": total, **losses, "gradient_norm": float(norm), "lr_share": share}
+        return share, float(norm)
 
     @contextlib.contextmanager
     def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[SurgicalMamba]:
