@@ -70,7 +70,7 @@ class TrainBench:
             timing = step.step
             text += [
                 f"  one update from {step.inputs}, {step.lanes} lane(s) x {step.clip_len} frames, {step.threads} thread(s)",
-                f"    {step.frames_per_s:.1f} frames/s   median {timing.median_ms:.0f} ms   p95 {timing.p95_ms:.0f} ms   ({timing.runs} runs)",
+                f"    {step.frames_per_s:.1f} frames/s  median {timing.median_ms:.0f} ms  p95 {timing.p95_ms:.0f} ms  ({timing.runs} runs)",
                 "    time: " + ", ".join(f"{name} {share:.1%}" for name, share in step.shares.items()),
                 f"    loader alone {step.loader_alone.median_ms:.0f} ms a step, {step.loader_over_compute:.3f} of the computing",
                 f"    peak memory {step.peak_memory_bytes / 2**30:.2f} GiB",
