@@ -20,7 +20,7 @@ from surgicalmamba.train.run import build_trainer, fit_model, open_dataset, trai
 @pytest.fixture
 def feature_of_c(monkeypatch):
     """feature_of_c(value) puts a value into sample 27 of video c, which is in its second clip of twenty."""
-    real = PreparedVideo.features.fget
+    real = PreparedVideo.features.func
 
     def put(value):
         def features(video):

@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from surgicalmamba.config import save_config
+from surgicalmamba.config import load_config, save_config
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.train import runstate
+from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.run import Watcher, resume, share_lanes, train
 
@@ -107,6 +108,20 @@ def test_two_processes_with_a_split_model_go_on_where_one_stopped_and_leave_whol
     assert result.returncode == 0, result.stderr[-2000:]
     assert_about_the_same(tmp_path / "cut", tmp_path / "one")
     assert {file.name for file in (tmp_path / "cut" / "best" / "val").glob("*.csv")} == {"v.csv", "w.csv"}
+
+
+def test_a_split_model_trains_from_pixels_with_frozen_and_recomputed_stages(settings, toy_pictures, tmp_path):
+    torch.set_num_threads(1)
+    backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": 1, "micro_batch": 8}
+    model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
+    for name, n_lanes in (("one", 2), ("two", 1)):
+        data = {"path": str(toy_pictures), "n_lanes": n_lanes}
+        made = settings(model=model, data=data, run=str(tmp_path / name), epochs=9, optim={"lr": 1e-2}, distributed="shard")
+        save_config(made, tmp_path / f"{name}.yaml")
+    train(load_config(TrainConfig, tmp_path / "one.yaml"))
+    result = torchrun("-m", "surgicalmamba", "train", "--config", tmp_path / "two.yaml")
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert_about_the_same(tmp_path / "two", tmp_path / "one")
 
 
 def test_lanes_that_cannot_be_shared_evenly_are_refused_in_one_line(config):

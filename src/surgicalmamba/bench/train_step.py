@@ -46,7 +46,7 @@ class Clock:
     def end_step(self) -> None:
         now = time.perf_counter()
         total = now - self._began
-        self._current["other"] = total - sum(self._current.values())
+        self._current["other"] += total - sum(self._current.values())
         self.steps.append({"total": total, **self._current})
         self._current, self._began = defaultdict(float), now
 
