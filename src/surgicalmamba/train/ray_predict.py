@@ -90,6 +90,7 @@ def _connect(settings: RaySettings, n_videos: int) -> Any:
         raise ConfigError("--ray needs Ray, which is not installed: pip install 'surgicalmamba[ray]'.") from None
     try:
         if settings.address == LOCAL:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # by default its workers give way to everything else on the machine
             n_workers = min(settings.workers or max(1, (os.cpu_count() or 1) // settings.threads), n_videos)
             ray.init(
                 address=LOCAL,
