@@ -18,7 +18,11 @@ class CheckpointError(SurgicalMambaError):
 
 
 class NonFiniteError(SurgicalMambaError):
-    """A NaN or infinity appeared; the message names where it came from."""
+    """A NaN or infinity appeared; the message names where it came from. `lane` is the procedure of a batch, where that is known."""
+
+    def __init__(self, message: str, lane: int | None = None) -> None:
+        super().__init__(message)
+        self.lane = lane
 
 
 class DataError(SurgicalMambaError):

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surgicalmamba as sm
-from surgicalmamba.train.losses import confidence, masked_cross_entropy, phase_boundaries, smoothness, transition_loss, transition_target
+from surgicalmamba.train.config import LossSettings
+from surgicalmamba.train.losses import (
+    confidence,
+    masked_cross_entropy,
+    phase_boundaries,
+    release_target,
+    smoothness,
+    transition_loss,
+    transition_target,
+)
+from surgicalmamba.train.objective import target_of
 
 
 def test_losses_are_a_public_module():
@@ -103,3 +113,39 @@ def test_the_transition_loss_is_the_mean_binary_cross_entropy_of_all_blocks():
     target, labels = torch.tensor([[1.0, 0.25]]), torch.tensor([[0, -1]])
     expected = (math.log(2) + math.log(1 + math.exp(-2))) / 2  # the second frame is unlabelled
     assert float(transition_loss(logits, target, labels)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_releases_target_peaks_on_the_old_phases_last_frame_and_ends_at_three_sigma():
+    target = release_target(torch.tensor([0] * 20 + [1] * 60))
+    assert float(target[19]) == 1.0
+    assert float(target[17]) == pytest.approx(math.exp(-0.5), rel=1e-5)  # one sigma of 2 before
+    assert float(target[31]) == pytest.approx(math.exp(-0.5), rel=1e-5)  # one sigma of 12 after
+    assert float(target[13]) == pytest.approx(math.exp(-4.5), rel=1e-5) and float(target[12]) == 0.0
+    assert float(target[55]) == pytest.approx(math.exp(-4.5), rel=1e-5) and float(target[56]) == 0.0
+
+
+def test_the_releases_target_skips_unlabelled_stretches():
+    target = release_target(torch.tensor([0, 0, -1, -1, 1, 1]))
+    assert (target == 1).nonzero()[:, 0].tolist() == [1]
+
+
+def test_computed_per_clip_the_target_loses_what_crosses_an_edge():
+    settings = LossSettings(target_scope="clip")
+    labels = torch.tensor([0] * 8 + [1] * 4 + [2] * 4)
+    found = target_of(labels, settings, fps=1.0, clip_len=8)
+    assert found[:8].tolist() == [0.0] * 8  # the boundary between the clips has vanished
+    by_hand = [math.exp(-0.5 * (t / 2) ** 2) for t in (-3, -2, -1)] + [math.exp(-0.5 * (t / 12) ** 2) for t in range(5)]
+    torch.testing.assert_close(found[8:], torch.tensor(by_hand))
+    whole = target_of(labels, LossSettings(), fps=1.0, clip_len=8)
+    torch.testing.assert_close(whole, transition_target(labels))
+
+
+def test_clips_of_128_lose_the_share_of_the_targets_mass_that_was_measured_in_the_release():
+    """6.7 percent, over every place a boundary can have in a clip."""
+    settings, length = LossSettings(target_scope="clip"), 128
+    kept = []
+    for boundary in range(3 * length, 4 * length):
+        labels = (torch.arange(8 * length) >= boundary).long()
+        kept.append(float(target_of(labels, settings, 1.0, length).sum()))
+    everything = float(release_target(labels).sum())
+    assert 1 - sum(kept) / len(kept) / everything == pytest.approx(0.067, abs=0.0005)

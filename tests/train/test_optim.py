@@ -27,6 +27,31 @@ def test_backbone_and_vectors_have_their_own_rates_and_decays():
     assert {id(p) for p in groups[1e-3, 0.0]} == {id(model.A_log), id(model.mixer.bias)}
 
 
+class Stages(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.backbone = torch.nn.Module()
+        self.backbone.stem = torch.nn.Linear(2, 2, bias=False)
+        self.backbone.stages = torch.nn.ModuleList(torch.nn.Linear(2, 2, bias=False) for _ in range(4))
+        self.mixer = torch.nn.Linear(2, 2, bias=False)
+
+
+def test_each_backbone_stage_below_the_last_learns_slower_by_the_factor():
+    model = Stages()
+    groups = parameter_groups(model, OptimSettings(lr=1.0, backbone_lr=0.8, backbone_lr_decay=0.5))
+    rate = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
+    assert [rate[id(stage.weight)] for stage in model.backbone.stages] == [0.1, 0.2, 0.4, 0.8]
+    assert rate[id(model.backbone.stem.weight)] == 0.05 and rate[id(model.mixer.weight)] == 1.0
+
+
+def test_the_releases_decay_leaves_out_decay_rates_and_skips_alone():
+    model = Small()
+    groups = parameter_groups(model, OptimSettings(weight_decay=0.1, decay_on="all"))
+    decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    assert decay[id(model.A_log)] == 0.0
+    assert decay[id(model.mixer.bias)] == decay[id(model.mixer.weight)] == decay[id(model.backbone.bias)] == 0.1
+
+
 def test_the_rate_rises_linearly_then_falls_as_a_cosine_to_its_final_share():
     shares = [learning_rate_share(update, 21, 5, 0.1) for update in range(21)]
     assert shares[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import surgicalmamba as sm
 from surgicalmamba.config import save_config
-from surgicalmamba.errors import ConfigError, NonFiniteError
+from surgicalmamba.errors import ConfigError
 from surgicalmamba.train import runstate
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.objective import class_weights_of
@@ -155,13 +155,6 @@ def test_a_full_disk_keeps_the_last_good_state_and_says_so(settings, tmp_path, s
     assert not list((tmp_path / "run" / "states").glob("*.part"))
 
 
-def test_a_loss_that_is_not_finite_names_videos_update_and_the_last_good_state(settings, tmp_path, single_thread):
-    with pytest.raises(NonFiniteError) as caught:
-        train(settings(optim={"lr": 1e30, "clip_norm": 1e30, "warmup_epochs": 0}, save_every=1))
-    message = str(caught.value)
-    assert "update" in message and "last good state is" in message and "\n" not in message
-
-
 def test_a_folder_that_holds_a_run_is_not_overwritten(settings, single_thread):
     train(settings(epochs=1))
     with pytest.raises(ConfigError, match="already holds a run; resume it"):
@@ -171,6 +164,8 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(settings, single_thread):
 def test_videos_in_both_train_and_val_are_refused(settings, toy_dataset):
     with pytest.raises(ConfigError, match="has v in both train and val"):
         train(settings(data={"path": str(toy_dataset), "split": "overlap"}))
+    forced = settings(data={"path": str(toy_dataset), "split": "overlap", "allow_overlap": True})
+    assert open_dataset(forced)[0].data.split == "overlap"
 
 
 def test_a_split_without_validation_videos_trains_and_its_last_epoch_is_the_model(settings, toy_dataset, tmp_path, single_thread):
@@ -185,6 +180,7 @@ CHOICES = {
     "bf16": {"precision": "bf16"},
     "class weights": {"loss": {"class_weights": "inverse-sqrt"}},
     "no smoothness loss": {"loss": {"smooth_weight": 0.0}},
+    "target of each clip": {"loss": {"target_scope": "clip"}},
     "another variant": {"variant": "vanilla-mamba2"},
     "two clips per update, no average": {"optim": {"clips_per_update": 2, "average_decay": 0.0}},
 }
@@ -212,29 +208,6 @@ def test_class_weights_are_inverse_roots_with_mean_one_over_the_phases_that_occu
     found = class_weights_of([np.array([0, 0, 0, 0, 1, -1])], 3, "inverse-sqrt")
     torch.testing.assert_close(found, torch.tensor([0.5, 1.0, 0.0]) / 0.75)
     assert class_weights_of([np.array([0])], 1, "none") is None
-
-
-def test_two_processes_have_the_gradients_of_one(settings, tmp_path, single_thread):
-    """Four lanes in one process, two lanes in each of two: videos of unequal length, some lanes idle at the end."""
-    data = settings().data
-    one = settings(run=str(tmp_path / "one"), data=data.with_(n_lanes=4), epochs=2)
-    train(one)
-    two = settings(run=str(tmp_path / "two"), data=data.with_(n_lanes=2), epochs=2)
-    save_config(two, tmp_path / "two.yaml")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29731"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29731", "-m", "surgicalmamba"]
-    result = subprocess.run(
-        [*command, "train", "--config", str(tmp_path / "two.yaml")], env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    lines = {name: (tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("one", "two")}
-    logs = [[json.loads(line) for line in lines[name] if '"update"' in line] for name in ("one", "two")]
-    assert len(logs[0]) == len(logs[1]) > 4
-    for ours, reference in zip(logs[1], logs[0], strict=True):
-        assert ours["gradient_norm"] == pytest.approx(reference["gradient_norm"], rel=1e-4)
-        assert ours["loss"] == pytest.approx(reference["loss"], rel=1e-4)
-    for name, value in weights(tmp_path / "two").items():
-        torch.testing.assert_close(value, weights(tmp_path / "one")[name], rtol=1e-3, atol=1e-4)
 
 
 def test_raw_signals_are_standardised_by_the_training_videos_alone(settings, toy_dataset):

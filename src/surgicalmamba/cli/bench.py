@@ -100,3 +100,22 @@ def data(
         typer.echo(f"  decoded {report.frames_decoded} of {report.frames} frames; pixels {equal} decoding all")
         typer.echo(f"  {report.jpeg_bytes_per_hour / 1e6:.0f} MB per hour as prepared images")
     typer.echo("\n".join(report_lines(loading)))
+
+
+@bench.command("train")
+def bench_train(
+    preset: Annotated[str, typer.Option(help="paper, release or tiny.")] = "paper",
+    features: Annotated[bool, typer.Option("--features", help="Only training on stored features, not from pixels.")] = False,
+    runs: Runs = 3,
+    threads: Threads = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Short clips: shows that it runs, not how fast.")] = False,
+    json: Json = False,
+) -> None:
+    """An optimizer step: frames per second, peak memory of a fresh process, and the shares of loader, backbone, temporal model, optimizer.
+
+    Example: surgicalmamba bench train --preset tiny --features
+    """
+    from surgicalmamba.bench.train import bench_train as measure
+
+    result = measure(preset, features, runs, threads, quick)
+    typer.echo(json_module.dumps(asdict(result), indent=2) if json else "\n".join(result.lines()))

@@ -13,23 +13,44 @@ def predict(
     out: Annotated[Path, typer.Option(help="Folder for the prediction files; files already there are kept.")],
     split: Annotated[str, typer.Option(help="Which videos: train, val, test or all; or NAME:ROLE of another split.")] = "test",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    ray: Annotated[bool, typer.Option("--ray", help="Spread the videos over Ray workers, at RAY_ADDRESS if set, else here.")] = False,
+    ray_address: Annotated[str | None, typer.Option(help="Spread the videos over this Ray cluster; auto finds a running one.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Ray workers; by default as many as the cluster has room for.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Torch threads, per worker with Ray. Default: all cores; 1 with Ray.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
     """Write one prediction file per video, as the recognizer would have said it live. Interrupted, the same call goes on.
 
     Example: surgicalmamba predict runs/first --data synthetic-prepared --split val --out predictions
     """
+    on_ray = ray or ray_address is not None
+    if workers is not None and not on_ray:
+        raise typer.BadParameter("--workers goes with --ray.")
+
+    import os
+    from collections.abc import Iterator
+
+    import torch
     from rich.console import Console
     from rich.progress import track
 
     from surgicalmamba.train.predict import Predictor
+    from surgicalmamba.train.ray_predict import RaySettings, predict_on_ray
 
+    n_threads = threads or (1 if on_ray else torch.get_num_threads())
+    torch.set_num_threads(n_threads)
     predictor = Predictor.open(checkpoint, data, split, out, device)
-    bar = track(predictor.videos, description="predicting", console=Console(stderr=True), transient=True)
-    files = [predictor.predict(video) for video in bar]
+    written: Iterator[Path]
+    if on_ray:
+        place = RaySettings(ray_address or os.environ.get("RAY_ADDRESS", "local"), workers, n_threads)
+        written = predict_on_ray(predictor, checkpoint, split, device, place)
+    else:
+        written = map(predictor.predict, predictor.videos)
+    total = len(predictor.videos)
+    files = sorted(track(written, "predicting", total=total, console=Console(stderr=True), transient=True))
     predictor.finish()
     if json:
-        typer.echo(json_module.dumps({"out": str(out), "videos": [file.stem for file in files]}, indent=2))
+        typer.echo(json_module.dumps({"out": str(out), "videos": [file.stem for file in files], "threads": n_threads}, indent=2))
     else:
-        typer.echo(f"{out}: {len(files)} video(s) of {split}")
+        typer.echo(f"{out}: {len(files)} video(s) of {split}, {n_threads} thread(s){' per Ray worker' if on_ray else ''}")
         typer.echo(f"next: surgicalmamba evaluate --labels {data} --predictions {out} --common-videos")

@@ -14,6 +14,7 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, such as data.path=prepared epochs=20.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings; configs/ has one per dataset.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    settings: Annotated[bool, typer.Option("--settings", help="Print every setting with its default as a table, and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
     """Train a recognizer. Stop it at any moment, even by kill -9; --resume goes on and ends with the same weights.
@@ -22,6 +23,13 @@ def train(
     """
     from surgicalmamba.config import load_config, override
     from surgicalmamba.train.config import TrainConfig
+
+    if settings:
+        from surgicalmamba.train.settings import markdown_table, setting_rows
+
+        typer.echo(markdown_table(setting_rows(TrainConfig())))
+        return
+
     from surgicalmamba.train.run import resume as resume_run
     from surgicalmamba.train.run import train as train_run
 
@@ -32,8 +40,8 @@ def train(
         result = resume_run(resume, watcher)
     else:
         given = overrides or []
-        settings = TrainConfig(**override({}, given)) if config is None else load_config(TrainConfig, config, given)
-        result = train_run(settings, watcher=watcher)
+        chosen = TrainConfig(**override({}, given)) if config is None else load_config(TrainConfig, config, given)
+        result = train_run(chosen, watcher=watcher)
     if json:
         typer.echo(json_module.dumps({**vars(result), "run": str(result.run)}, indent=2))
         return

@@ -76,7 +76,7 @@ class ClipLoader:
         if not 0 <= rank < world_size:
             raise InputError(f"rank={rank} is outside 0 to {world_size - 1}.")
         self._videos = tuple(videos)
-        self._n_lanes = n_lanes
+        self.n_lanes = n_lanes
         self._clip_len = clip_len
         self._transform = transform
         self._seed = seed
@@ -97,9 +97,9 @@ class ClipLoader:
     def plan(self) -> list[Step]:
         """The steps of the current epoch, this process's lanes only."""
         lengths = [video.n_samples for video in self._videos]
-        n_lanes = self._n_lanes * self._world_size
+        n_lanes = self.n_lanes * self._world_size
         order = epoch_order(lengths, n_lanes, self._seed, self.epoch) if self._shuffle else list(range(len(lengths)))
-        mine = slice(self._rank * self._n_lanes, (self._rank + 1) * self._n_lanes)
+        mine = slice(self._rank * self.n_lanes, (self._rank + 1) * self.n_lanes)
         return [step[mine] for step in plan_lanes(lengths, order, n_lanes, self._clip_len)]
 
     def __iter__(self) -> Iterator[ClipBatch]:
@@ -134,15 +134,15 @@ class ClipLoader:
             raise DataError(f"loader state has version {state.get('version')!r}, this one reads {STATE_VERSION}; start the epoch anew.")
         if state["settings"] != self._fingerprint():
             raise DataError(
-                "loader state was taken with other videos, lanes, clip length, seed, augmentation or number of processes; "
+                "loader state was taken with other videos, lanes, clip length, seed or augmentation; "
                 "use the same ones, or start the epoch anew."
             )
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
 
     def _fingerprint(self) -> str:
-        """What decides the batches, in one hash. Workers, prefetch and rank do not."""
+        """What decides the batches of all processes together, in one hash. Workers, prefetch and how lanes are shared out do not."""
         videos = [(video.id, video.n_samples) for video in self._videos]
-        facts = (videos, self._n_lanes, self._clip_len, self._seed, self._shuffle, self._world_size, self._transform)
+        facts = (videos, self.n_lanes * self._world_size, self._clip_len, self._seed, self._shuffle, self._transform)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     def _begin(self, step: Step, pool: ThreadPoolExecutor) -> tuple[ClipBatch, list[Future[None]]]:

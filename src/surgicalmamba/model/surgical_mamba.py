@@ -78,13 +78,13 @@ class SurgicalMamba(nn.Module):
             raise InputError(f"features have shape {tuple(features.shape)}; expected (batch, frames, {self.feature_width}).")
         self._check_tensor("features", features, state)
         before = state if state is not None else self.initial_state(features.shape[0])
-        output = self._run(features, before)
+        output = self.advance(features, before)
         if not torch.isfinite(output.logits).all():
             raise self._locate_non_finite(features, before)
         return output
 
-    def _run(self, features: Tensor, state: ModelState) -> Output[ModelState]:
-        """Advance from clip end to clip end; fast paths and head start anew there."""
+    def advance(self, features: Tensor, state: ModelState) -> Output[ModelState]:
+        """`forward_features` without its checks. From clip end to clip end; fast paths and head start anew there."""
         logits, intensities = [], []
         for piece in chunk_segments(features.shape[1], state.frame_index, self.config.clip_len):
             piece_logits, piece_intensity, state = self._advance(features[:, piece.start : piece.stop], state)
@@ -125,7 +125,7 @@ class SurgicalMamba(nn.Module):
         if not finite.all():
             lane, frame = (int(i) for i in (~finite).nonzero()[0])
             seen = state.frame_index[lane] if state is not None else 0
-            raise NonFiniteError(f"{name} hold a NaN or infinity at lane {lane}, frame {seen + frame}; check the input there.")
+            raise NonFiniteError(f"{name} hold a NaN or infinity at lane {lane}, frame {seen + frame}; check the input there.", lane)
 
     @torch.no_grad()
     def _locate_non_finite(self, features: Tensor, state: ModelState) -> NonFiniteError:
@@ -146,11 +146,12 @@ class SurgicalMamba(nn.Module):
                 memory = state.select([lane])
                 for name, block_state in zip(blocks, memory.blocks, strict=True):
                     if not all(torch.isfinite(tensor).all() for tensor in block_state.tensors()):
-                        return NonFiniteError(f"the state given is not finite in {name}, lane {lane}, before frame {seen}; start anew.")
+                        message = f"the state given is not finite in {name}, lane {lane}, before frame {seen}; start anew."
+                        return NonFiniteError(message, lane)
                 for frame in range(features.shape[1]):
-                    memory = self._run(features[lane : lane + 1, frame : frame + 1], memory).state
+                    memory = self.advance(features[lane : lane + 1, frame : frame + 1], memory).state
                     if broken:
-                        return NonFiniteError(f"{broken[0]} gives a NaN or infinity at lane {lane}, frame {seen + frame}.")
+                        return NonFiniteError(f"{broken[0]} gives a NaN or infinity at lane {lane}, frame {seen + frame}.", lane)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -20,6 +20,9 @@ class DataSettings(Section):
     n_lanes: Positive = Field(4, description="Procedures that advance in parallel. Release: 1.")
     workers: Positive = Field(2, description="Threads that read ahead.")
     augment: AugmentConfig | None = Field(AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none.")
+    allow_overlap: bool = Field(
+        False, description="Accept a published split with validation videos inside training; the epoch kept is then chosen on seen videos."
+    )
 
 
 class LossSettings(Section):
@@ -30,6 +33,11 @@ class LossSettings(Section):
     transition_weight: NotNegative = Field(0.5, description="w_trans. Paper: 0.5; release: 1.0.")
     rise_s: float = Field(2.0, gt=0, description="sigma_L of the transition target, seconds. Paper: 2.")
     fall_s: float = Field(12.0, gt=0, description="sigma_R of the transition target, seconds. Paper: 12.")
+    target_scope: Literal["video", "clip"] = Field(
+        "video",
+        description="Transition target of the whole video, as in the paper; or of each clip by itself in the release's form: peak on "
+        "the old phase's last frame, cut at 3 sigma, boundaries between clips lost.",
+    )
     class_weights: Literal["none", "inverse-sqrt"] = Field("none", description="Weigh phases by the inverse root of their training frames.")
 
 
@@ -38,7 +46,13 @@ class OptimSettings(Section):
 
     lr: float = Field(1e-4, gt=0, description="Learning rate of the temporal model. Paper: not given; release: 1e-4.")
     backbone_lr: float = Field(5e-5, gt=0, description="Learning rate of the backbone. Release: 5e-5.")
-    weight_decay: NotNegative = Field(0.01, description="On all but A, D, biases and norms. Release: 0.01 on all but A and D.")
+    backbone_lr_decay: float = Field(
+        1.0, gt=0, le=1, description="Layer-wise rates: each backbone stage below the last learns slower by this factor; 1 for none."
+    )
+    weight_decay: NotNegative = Field(0.01, description="AdamW's decay. Release: 0.01.")
+    decay_on: Literal["matrices", "all"] = Field(
+        "matrices", description="What is decayed: matrices only (no norms, biases, scales), or all but A and D as in the release."
+    )
     clip_norm: float = Field(1.0, gt=0, description="Largest gradient norm. Release: 1.0.")
     warmup_epochs: NotNegative = Field(2.0, description="Epochs of linear warm-up. Release: 10 of 50.")
     final_lr_share: Share = Field(0.01, description="Learning rate at the end, as a share of the peak.")
@@ -46,10 +60,19 @@ class OptimSettings(Section):
     average_decay: Share = Field(0.0, description="Exponential moving average of the weights, per update; 0 for none.")
 
 
-class TrainConfig(Section):
-    """A whole run. `preset` fills in the model; settings under `model` replace parts of it."""
+RELEASE_TRAINING: dict[str, object] = {
+    "data": {"n_lanes": 1, "augment": {"resize": 264, "draw": "frame"}},
+    "loss": {"smooth_weight": 1.0, "transition_weight": 1.0, "target_scope": "clip"},
+    "optim": {"warmup_epochs": 10, "clips_per_update": 6, "decay_on": "all"},
+    "precision": "bf16",
+}
+"""What the authors' released recipe does otherwise than the defaults, beside the model; preset `release` fills it in."""
 
-    preset: str = Field("paper", description="Model preset: paper, release or tiny.")
+
+class TrainConfig(Section):
+    """A whole run. `preset` fills in the model, and for `release` the recipe; settings given replace parts of it."""
+
+    preset: str = Field("paper", description="paper, release (model and recipe) or tiny.")
     variant: str = Field("full", description="Row of the ablation table, such as full or without-z (config.VARIANTS).")
     model: ModelConfig = Field(ModelConfig(), description="The network; phases and feature width come from the dataset.")
     backbone_weights: str | None = Field(None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch.")
@@ -60,6 +83,9 @@ class TrainConfig(Section):
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Of initialisation, order and augmentation.")
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16 runs projections under autocast; state and solves stay so.")
     device: str = Field("auto", description="auto, cpu, cuda or mps.")
+    distributed: Literal["replicate", "shard"] = Field(
+        "replicate", description="With several processes: a whole model in each, or weights, gradients and moments split over them (FSDP)."
+    )
     save_every: Positive = Field(200, description="Updates between two saved training states; every epoch ends with one too.")
     protocol: str = Field("strict", description="Protocol by which the best epoch is chosen, on its Jaccard.")
     run: str = Field("runs/train", description="Folder of the run.")
@@ -67,7 +93,7 @@ class TrainConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_in_preset(cls, values: object) -> object:
-        """Put the model settings given over those of the preset."""
+        """Put the settings given over those of the preset."""
         if not isinstance(values, Mapping) or isinstance(values.get("model"), ModelConfig):
             return values
         name = values.get("preset", "paper")
@@ -76,7 +102,8 @@ class TrainConfig(Section):
         given = values.get("model") or {}
         if not isinstance(given, Mapping):
             raise ValueError("model must be a mapping of settings.")
-        return {**values, "model": _merge(PRESETS[str(name)].model_dump(), given)}
+        recipe = RELEASE_TRAINING if name == "release" else {}
+        return _merge(recipe, {**values, "model": _merge(PRESETS[str(name)].model_dump(), given)})
 
 
 def _merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:

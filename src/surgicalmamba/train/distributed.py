@@ -7,6 +7,7 @@ share of the frames each process has; nothing has to know about several calls pe
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,14 @@ class World:
             assert parameter.grad is not None
             parameter.grad.copy_(part.view_as(parameter))
 
+    def join(self, values: Tensor) -> Tensor:
+        """The tensors of all processes, equal in shape, one after the other along the first axis."""
+        if self.size == 1:
+            return values
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(parts, values.contiguous())
+        return torch.cat(parts)
+
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()
@@ -56,7 +65,8 @@ def join_world(device: torch.device) -> World:
     if size == 1:
         return World(0, 1)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        # The others wait while the first one validates, which can take longer than the usual limit of minutes.
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=12))
     return World(dist.get_rank(), size)
 
 

@@ -54,13 +54,26 @@ def transition_target(labels: Tensor, fps: float = 1.0, rise_s: float = 2.0, fal
 
     Give the labels of a whole procedure (t), so that a boundary at a clip's edge is not lost; where two bursts overlap the higher
     one counts. rise_s and fall_s are standard deviations before and after, in seconds (sigma_L = 2, sigma_R = 12)."""
-    boundaries = phase_boundaries(labels)
-    time_s = torch.arange(len(labels), device=labels.device) / fps
-    if len(boundaries) == 0:
+    return _bursts(phase_boundaries(labels), len(labels), fps, rise_s, fall_s)
+
+
+def release_target(labels: Tensor, fps: float = 1.0, rise_s: float = 2.0, fall_s: float = 12.0) -> Tensor:
+    """The released code's target for the labels of one clip (t): peaks on the last frame of the old phase, nothing beyond three sigma.
+
+    A boundary between two clips vanishes, and bursts are cut at a clip's end."""
+    labelled = (labels != UNLABELLED).nonzero()[:, 0]
+    last_of_old = labelled[:-1][labels[labelled[1:]] != labels[labelled[:-1]]]
+    return _bursts(last_of_old, len(labels), fps, rise_s, fall_s, cut=3.0)
+
+
+def _bursts(peaks: Tensor, length: int, fps: float, rise_s: float, fall_s: float, cut: float = math.inf) -> Tensor:
+    """Asymmetric Gaussians of height 1 at these frames, zero beyond `cut` deviations; where two overlap the higher one counts."""
+    time_s = torch.arange(length, device=peaks.device) / fps
+    if len(peaks) == 0:
         return torch.zeros_like(time_s)
-    since_s = time_s[None] - boundaries[:, None] / fps  # (n_boundaries, t)
-    width_s = torch.where(since_s < 0, rise_s, fall_s)
-    return torch.exp(-0.5 * (since_s / width_s) ** 2).amax(0)
+    since_s = time_s[None] - peaks[:, None] / fps  # (n_peaks, t)
+    deviations = since_s / torch.where(since_s < 0, rise_s, fall_s)
+    return torch.where(deviations.abs() <= cut, torch.exp(-0.5 * deviations**2), 0.0).amax(0)
 
 
 def transition_loss(intensity_logits: Tensor, target: Tensor, labels: Tensor) -> Tensor:

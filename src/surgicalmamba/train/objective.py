@@ -11,7 +11,7 @@ from surgicalmamba.core.state import ModelState
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.train.config import LossSettings
 from surgicalmamba.train.distributed import World
-from surgicalmamba.train.losses import UNLABELLED, masked_cross_entropy, smoothness, transition_loss
+from surgicalmamba.train.losses import UNLABELLED, masked_cross_entropy, release_target, smoothness, transition_loss, transition_target
 
 TERMS = ("cross_entropy", "smoothness", "transition")
 
@@ -54,6 +54,13 @@ class Objective:
         terms = clips.sums / counts
         weights = self.weights.to(terms.device)
         return (weights * terms).sum(), world.sum(terms.detach())
+
+
+def target_of(labels: Tensor, settings: LossSettings, fps: float, clip_len: int) -> Tensor:
+    """The transition target of a whole video (t), by the scope that the settings ask for."""
+    if settings.target_scope == "video":
+        return transition_target(labels, fps, settings.rise_s, settings.fall_s)
+    return torch.cat([release_target(clip, fps, settings.rise_s, settings.fall_s) for clip in labels.split(clip_len)])
 
 
 def class_weights_of(labels: list[NDArray[np.int64]], n_phases: int, rule: str) -> Tensor | None:

@@ -1,6 +1,7 @@
 """Parameter groups by rule, the learning-rate schedule, and the average of the weights."""
 
 import math
+import re
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +10,30 @@ from surgicalmamba.train.config import OptimSettings
 
 
 def parameter_groups(model: nn.Module, settings: OptimSettings) -> list[dict[str, object]]:
-    """Trainable parameters by learning rate and decay. Vectors (norms, biases, A, D, scales) are not decayed."""
+    """Trainable parameters by learning rate and decay."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            lr = settings.backbone_lr if name.startswith("backbone.") else settings.lr
-            is_vector = parameter.dim() < 2 or name.rsplit(".", 1)[-1] in ("b1", "b2")
-            groups.setdefault((lr, 0.0 if is_vector else settings.weight_decay), []).append(parameter)
+            decay = settings.weight_decay if _is_decayed(name, parameter, settings.decay_on) else 0.0
+            groups.setdefault((_learning_rate(name, settings), decay), []).append(parameter)
     return [{"params": members, "lr": lr, "initial_lr": lr, "weight_decay": decay} for (lr, decay), members in groups.items()]
+
+
+def _learning_rate(name: str, settings: OptimSettings) -> float:
+    """The temporal model's rate, or the backbone's, lower for every stage below the last; the stem lies below the first."""
+    if not name.startswith("backbone."):
+        return settings.lr
+    stage = re.match(r"backbone\.stages\.(\d)\.", name)
+    below_last = 3 - int(stage[1]) if stage else 4
+    return settings.backbone_lr * settings.backbone_lr_decay**below_last
+
+
+def _is_decayed(name: str, parameter: Tensor, rule: str) -> bool:
+    """`matrices` leaves out vectors: norms, biases, scales, A and D. Per-head biases are vectors stored as one matrix."""
+    last = name.rsplit(".", 1)[-1]
+    if rule == "all":
+        return last not in ("A_log", "D")
+    return parameter.dim() >= 2 and last not in ("b1", "b2")
 
 
 def learning_rate_share(update: int, n_updates: int, warmup_updates: int, final_share: float) -> float:

@@ -80,9 +80,12 @@ class Predictor:
         where = pick_device(device)
         return cls(model.to(where), dataset, videos_of(dataset, split), out, info, where)
 
+    def file_of(self, video: PreparedVideo) -> Path:
+        return self.out / f"{video.id}.csv"
+
     def predict(self, video: PreparedVideo) -> Path:
         """Write a video's file, unless it is there already."""
-        file = self.out / f"{video.id}.csv"
+        file = self.file_of(video)
         if file.is_file():
             return file
         return write_predictions(self.out, video.id, predict_video(self.model, video, self.device), self.vocabulary)

@@ -4,11 +4,10 @@
     RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on the validation videos"""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,15 +26,13 @@ from surgicalmamba.model.checkpoint import load_backbone
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device
-from surgicalmamba.train.losses import transition_target
-from surgicalmamba.train.objective import Objective, class_weights_of
+from surgicalmamba.train.objective import Objective, class_weights_of, target_of
 from surgicalmamba.train.optim import WeightAverage, parameter_groups
 from surgicalmamba.train.predict import predict_video
 from surgicalmamba.train.runlog import JsonLines, Sink, TensorBoard
 from surgicalmamba.train.runstate import RunState, complete_states, load_state, save_state
+from surgicalmamba.train.sharding import shard
 from surgicalmamba.train.trainer import Trainer
-
-T = TypeVar("T")
 
 CONFIG_FILE = "config.yaml"
 
@@ -92,8 +89,10 @@ def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
     dataset = PreparedDataset.open(config.data.path)
     split = config.data.split or next(iter(dataset.splits), "paper")
     train_ids = {video.id for video in dataset.split(split, "train")}
-    if shared := sorted(train_ids & set(dataset.splits[split].get("val", ()))):
-        raise ConfigError(f"split {split!r} of {dataset.folder} has {shared[0]} in both train and val; use another split.")
+    shared = sorted(train_ids & set(dataset.splits[split].get("val", ())))
+    if shared and not config.data.allow_overlap:
+        what = f"split {split!r} of {dataset.folder} has {shared[0]} in both train and val"
+        raise ConfigError(f"{what}; use another split, or data.allow_overlap=true to repeat a published one.")
     return config.with_(data=config.data.with_(split=split)), dataset
 
 
@@ -117,11 +116,14 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
     if model.standardise is not None:
         model.standardise.fit(torch.from_numpy(np.concatenate([video.features for video in videos])))
     model.to(device)
+    sharded = config.distributed == "shard" and world.size > 1
+    if sharded:
+        shard(model, world, device)
     loss = config.loss
     fps = float(dataset.fps)
 
     def target(video: PreparedVideo) -> NDArray[np.float32]:
-        return transition_target(torch.from_numpy(video.labels.copy()), fps, loss.rise_s, loss.fall_s).numpy()
+        return target_of(torch.from_numpy(video.labels.copy()), loss, fps, config.model.clip_len).numpy()
 
     loader = ClipLoader(
         videos,
@@ -146,9 +148,18 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
         world=world,
         autocast=config.precision == "bf16",
         average=WeightAverage(model, config.optim.average_decay) if config.optim.average_decay else None,
+        sharded=sharded,
     )
     trainer.n_updates = config.epochs * trainer.updates_per_epoch()
     return trainer
+
+
+def share_lanes(config: TrainConfig, state: RunState, world: World) -> TrainConfig:
+    """The config with the lanes of an interrupted run divided among the processes there are now."""
+    n_lanes = int(str(state.values["n_lanes"]))
+    if n_lanes % world.size:
+        raise ConfigError(f"{config.run} has {n_lanes} lanes; resume it with a number of processes that divides them, not {world.size}.")
+    return config.with_(data=config.data.with_(n_lanes=n_lanes // world.size))
 
 
 def _role(config: TrainConfig, dataset: PreparedDataset, role: str) -> list[PreparedVideo]:
@@ -165,8 +176,8 @@ def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
 
 
 def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: torch.device, world: World, watcher: Watcher) -> Result:
-    trainer = build_trainer(config, dataset, device, world)
     state = load_state(run)
+    trainer = build_trainer(config if state is None else share_lanes(config, state, world), dataset, device, world)
     history: list[dict[str, float]] = []
     log_bytes = 0
     if state is not None:
@@ -178,8 +189,8 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
         last = {"loss": float("nan")}
 
         def save() -> None:
+            captured = trainer.capture()
             if world.is_first:
-                captured = trainer.capture()
                 values = {**captured.values, "history": history, "log_bytes": log.length()}
                 try:
                     save_state(run, trainer.update, RunState(captured.tensors, values))
@@ -204,18 +215,17 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             except NonFiniteError as error:
                 kept = complete_states(run)
                 raise NonFiniteError(f"{error} The last good state is {kept[-1] if kept else 'the start'}.") from None
-            if world.is_first and _role(config, dataset, "val"):
-                scores = _validate(config, dataset, trainer, run, history, epoch)
-                history.append(scores)
-                for sink in sinks:
-                    sink.write("epoch", epoch, scores)
-                watcher.epoch(epoch, f"{config.protocol}: " + "  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
-            world.wait()
+            if videos := _role(config, dataset, "val"):
+                with trainer.whole_model(averaged=True) as model:
+                    if world.is_first:
+                        scores = _validate(config, dataset, model, videos, run, history, epoch)
+                        history.append(scores)
+                        for sink in sinks:
+                            sink.write("epoch", epoch, scores)
+                        watcher.epoch(epoch, f"{config.protocol}: " + "  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+                    world.wait()
             save()
-        if world.is_first:
-            trainer.model.save(run / "last", provenance=provenance(config, dataset, config.epochs - 1))
-            if not history:  # nothing to choose by: the last epoch is the model of the run
-                _with_average(trainer, lambda: trainer.model.save(run / "best", provenance(config, dataset, config.epochs - 1)))
+        _save_models(config, dataset, trainer, run, chosen=bool(history))
     if not history:
         return Result(run, -1, {}, config.protocol, last["loss"])
     best = max(range(len(history)), key=lambda i: history[i]["jaccard"])
@@ -241,36 +251,38 @@ def _sinks(run: Path, log_bytes: int, update: int, world: World) -> Iterator[tup
 
 
 def _validate(
-    config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, history: list[dict[str, float]], epoch: int
+    config: TrainConfig,
+    dataset: PreparedDataset,
+    model: SurgicalMamba,
+    videos: list[PreparedVideo],
+    run: Path,
+    history: list[dict[str, float]],
+    epoch: int,
 ) -> dict[str, float]:
-    """Score the validation videos, with averaged weights where there are any; keep the model and its predictions if it is the best."""
-    model, videos = trainer.model, _role(config, dataset, "val")
-
-    def run_videos() -> dict[str, float]:
-        model.eval()
-        predictions = {video.id: predict_video(model, video, trainer.device) for video in videos}
-        scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
-        if scores["jaccard"] > max((past["jaccard"] for past in history), default=-1.0):
-            model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
-            vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
-            for name, prediction in predictions.items():
-                write_predictions(run / "best" / "val", name, prediction, vocabulary)
-            info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
-            write_run(run / "best" / "val", info)
-        return scores
-
-    return _with_average(trainer, run_videos)
+    """Score the validation videos; keep the model and its predictions if it is the best."""
+    model.eval()
+    device = next(model.parameters()).device
+    predictions = {video.id: predict_video(model, video, device) for video in videos}
+    scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
+    if scores["jaccard"] > max((past["jaccard"] for past in history), default=-1.0):
+        model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
+        vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
+        for name, prediction in predictions.items():
+            write_predictions(run / "best" / "val", name, prediction, vocabulary)
+        info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
+        write_run(run / "best" / "val", info)
+    return scores
 
 
-def _with_average(trainer: Trainer, do: Callable[[], T]) -> T:
-    """Do something with the averaged weights in place, where the run keeps an average."""
-    if trainer.average is None:
-        return do()
-    trainer.average.swap(trainer.model)
-    try:
-        return do()
-    finally:
-        trainer.average.swap(trainer.model)
+def _save_models(config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, chosen: bool) -> None:
+    """Write `last`; and, where validation has chosen no epoch, the last one as `best`."""
+    about = provenance(config, dataset, config.epochs - 1)
+    with trainer.whole_model() as model:
+        if trainer.world.is_first:
+            model.save(run / "last", provenance=about)
+    with trainer.whole_model(averaged=True) as model:
+        if trainer.world.is_first and not chosen:
+            model.save(run / "best", provenance=about)
 
 
 def summary(

@@ -3,8 +3,8 @@
 It receives built parts and wires nothing; `train/run.py` builds them from a config."""
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,9 +17,11 @@ from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.train.config import OptimSettings
 from surgicalmamba.train.distributed import World
-from surgicalmamba.train.objective import TERMS, ClipLoss, Objective
+from surgicalmamba.train.guards import Clip, explain, gradient_error, place
+from surgicalmamba.train.objective import TERMS, Objective
 from surgicalmamba.train.optim import WeightAverage, learning_rate_share, set_learning_rate
 from surgicalmamba.train.runstate import RunState
+from surgicalmamba.train.sharding import part_of, whole, whole_copy
 
 AFTER_UPDATE = Callable[["Trainer", dict[str, float]], None]
 
@@ -38,9 +40,9 @@ class Trainer:
     world: World
     autocast: bool = False
     average: WeightAverage | None = None
+    sharded: bool = False
     update: int = 0
     lanes: ModelState | None = None
-    _window: list[tuple[str | None, ...]] = field(default_factory=list)
 
     @property
     def epoch(self) -> int:
@@ -55,105 +57,144 @@ class Trainer:
     def run_epoch(self, after_update: AFTER_UPDATE) -> None:
         """Train to the end of the epoch the loader is in. `after_update` sees each update's losses, and may capture the run."""
         self.model.train()
-        n_batches, window = len(self.loader), []
-        for batch in self.loader:
+        n_batches = len(self.loader)
+        window: list[Clip] = []
+        for batch in self._batches():
             window.append(self._clip(batch))
             if len(window) == self.settings.clips_per_update or self.loader.step == n_batches:
-                after_update(self, self._step(sum(window[1:], window[0])))
+                after_update(self, self._step(window))
                 window = []
         self.lanes = None  # every procedure has ended
 
-    def _clip(self, batch: ClipBatch) -> ClipLoss:
+    def _batches(self) -> Iterator[ClipBatch]:
+        return iter(self.loader)
+
+    def _clip(self, batch: ClipBatch) -> Clip:
         """Forward one clip of every lane; the lanes' memory goes on with its history until the window ends."""
         starting = [lane for lane, starts in enumerate(batch.starts) if starts]
         lanes = self.lanes if self.lanes is not None else self.model.initial_state(len(batch.videos))
-        self._window.append(batch.videos)
+        before = lanes.reset(starting)
         inputs = torch.from_numpy(batch.frames).to(self.device)
         labels = torch.from_numpy(batch.labels).to(self.device)
         assert batch.target is not None
         target = torch.from_numpy(batch.target).to(self.device)
-        precision = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
         try:
-            with precision:
-                output = self._forward(inputs, lanes.reset(starting))
+            with torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext():
+                features = self._features(inputs)
+                output = self._temporal(features, before)
         except NonFiniteError as error:
-            raise NonFiniteError(f"{error} {self._where(batch)}") from None
+            raise NonFiniteError(f"{error} {place(batch, error.lane, self.update)}", error.lane) from None
         self.lanes = output.state
-        return self.objective.of_clip(output, labels, target)
+        return Clip(batch, features, before, output, labels, target, self.objective.of_clip(output, labels, target))
 
-    def _forward(self, inputs: Tensor, lanes: ModelState) -> Output[ModelState]:
+    def _features(self, inputs: Tensor) -> Tensor:
+        """Features (b, l, d) as they are, or the backbone's for RGB bytes (b, l, h, w, 3)."""
         if inputs.dtype != torch.uint8:
-            return self.model.forward_features(inputs, lanes)
+            return inputs
         backbone = self.model.config.backbone
         assert backbone is not None
-        output: Output[ModelState] = self.model(normalise(inputs, backbone.mean_rgb, backbone.std_rgb), lanes)
-        return output
+        frames = normalise(inputs, backbone.mean_rgb, backbone.std_rgb)
+        return self.model.encode(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
-    def _step(self, clips: ClipLoss) -> dict[str, float]:
+    def _temporal(self, features: Tensor, before: ModelState) -> Output[ModelState]:
+        """A process that stopped alone would leave the others waiting: sharded, all look at the loss together instead."""
+        return self.model.advance(features, before) if self.sharded else self.model.forward_features(features, before)
+
+    def _step(self, window: list[Clip]) -> dict[str, float]:
         """One optimizer update from the clips of a window; the lanes' history ends here."""
-        loss, terms = self.objective.total(clips, self.world)
+        loss, terms = self.objective.total(sum((clip.loss for clip in window[1:]), window[0].loss), self.world)
         if not torch.isfinite(terms).all():
-            names = ", ".join(name for name, term in zip(TERMS, terms, strict=True) if not torch.isfinite(term))
-            raise NonFiniteError(f"the loss is not finite ({names}) at update {self.update}, videos {self._videos()}.")
-        share = learning_rate_share(self.update, self.n_updates, self.warmup_updates(), self.settings.final_lr_share)
-        set_learning_rate(self.optimizer, share)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.world.sum_gradients(self.model.parameters())
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        if not torch.isfinite(norm):
-            broken = [name for name, p in self.model.named_parameters() if p.grad is not None and not torch.isfinite(p.grad).all()]
-            raise NonFiniteError(f"the gradient of {broken[0]!r} is not finite at update {self.update}, videos {self._videos()}.")
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update(self.model, self.update)
+            with self.whole_model(in_every_process=True) as model:
+                raise explain(model, self.objective, window, self.update)
+        self._backward(loss)
+        share, norm = self._apply(window)
         assert self.lanes is not None
         self.lanes = self.lanes.detach()
-        self._window.clear()
         self.update += 1
         losses = dict(zip(TERMS, (float(term) for term in terms), strict=True))
         total = float((self.objective.weights * terms.cpu()).sum())
-        return {"loss": total, **losses, "gradient_norm": float(norm), "lr_share": share}
+        return {"loss": total, **losses, "gradient_norm": norm, "lr_share": share}
 
-    def _videos(self) -> str:
-        return ", ".join(sorted({video for videos in self._window for video in videos if video is not None}))
+    def _backward(self, loss: Tensor) -> None:
+        """Gradients of all processes together. Sharded ones are summed on their way."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if not self.sharded:
+            self.world.sum_gradients(self.model.parameters())
 
-    def _where(self, batch: ClipBatch) -> str:
-        places = (f"{video} from sample {first}" for video, first in zip(batch.videos, batch.first_sample, strict=True) if video)
-        return f"Lanes hold {', '.join(places)}; update {self.update}."
+    def _apply(self, window: list[Clip]) -> tuple[float, float]:
+        """Move the weights, and their average after them. Returns the share of the learning rate and the gradient's norm."""
+        share = learning_rate_share(self.update, self.n_updates, self.warmup_updates(), self.settings.final_lr_share)
+        set_learning_rate(self.optimizer, share)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm))
+        if not torch.isfinite(norm):
+            grads = ((name, whole(p.grad)) for name, p in self.model.named_parameters() if p.grad is not None)
+            broken = [name for name, grad in grads if not torch.isfinite(grad).all()]
+            raise gradient_error(broken[0], window, self.update)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model, self.update)
+        return share, float(norm)
+
+    @contextlib.contextmanager
+    def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[SurgicalMamba]:
+        """The model with all of its weights in the first process, or in every one; averaged ones where the run keeps an average.
+
+        For all processes at once. In the others a sharded model stays as it is, and they must not run it."""
+        average = self.average if averaged else None
+        if average is not None:
+            average.swap(self.model)
+        try:
+            copy = whole_copy(self.model, self.world.is_first or in_every_process) if self.sharded else None
+            yield copy if copy is not None else self.model
+        finally:
+            if average is not None:
+                average.swap(self.model)
 
     def capture(self) -> RunState:
-        """Everything that decides what comes next. Only between updates, when no history is pending."""
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        """Everything that decides what comes next, whole, in the first process; all of them call it, between updates."""
+        tensors: dict[str, Tensor] = {}
+
+        def keep(name: str, value: Tensor) -> None:
+            value = whole(value)
+            if self.world.is_first:
+                tensors[name] = value if value.dim() else value.reshape(1)
+
+        for name, value in self.model.state_dict().items():
+            keep(f"model.{name}", value)
         for name, parameter in self.model.named_parameters():
             for moment, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optim.{moment}.{name}"] = value if value.dim() else value.reshape(1)
-        if self.average is not None:
-            tensors |= {f"average.{name}": value for name, value in self.average.values.items()}
+                keep(f"optim.{moment}.{name}", value)
+        for name, value in ({} if self.average is None else self.average.values).items():
+            keep(f"average.{name}", value)
         values: dict[str, object] = {"update": self.update, "loader": self.loader.state_dict(), "frame_index": None}
-        if self.lanes is not None:
-            tensors |= {f"lanes.{i}": value for i, value in enumerate(self.lanes.tensors())}
-            values["frame_index"] = list(self.lanes.frame_index)
+        values["n_lanes"] = self.loader.n_lanes * self.world.size
+        if self.lanes is not None:  # of all processes, so that any number of them can go on
+            for i, value in enumerate(self.lanes.tensors()):
+                keep(f"lanes.{i}", self.world.join(value))
+            values["frame_index"] = self.world.join(torch.tensor(self.lanes.frame_index, device=self.device)).tolist()
         return RunState(tensors, values)
 
+    @torch.no_grad()
     def restore(self, state: RunState) -> None:
-        """Go on from a captured state."""
+        """Go on from a captured state, in as many processes as there are now."""
         tensors, values = state.tensors, state.values
-        self.model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
+        for name, value in self.model.state_dict().items():
+            value.copy_(part_of(tensors[f"model.{name}"], value))
         for name, parameter in self.model.named_parameters():
             moments = {key.split(".")[1]: t for key, t in tensors.items() if key.startswith("optim.") and key.split(".", 2)[2] == name}
             if moments:
-                moments["step"] = moments["step"].reshape(())
-                self.optimizer.state[parameter] = {key: t.to(parameter.device) if key != "step" else t for key, t in moments.items()}
+                moments = {key: t.reshape(()) if key == "step" else part_of(t, parameter) for key, t in moments.items()}
+                self.optimizer.state[parameter] = moments
         if self.average is not None:
             for name, value in self.average.values.items():
-                value.copy_(tensors[f"average.{name}"])
+                value.copy_(part_of(tensors[f"average.{name}"], value))
         self.update = int(str(values["update"]))
         self.loader.load_state_dict(values["loader"])  # type: ignore[arg-type]
         self.lanes = None
         if values["frame_index"] is not None:
             frame_index: list[int] = values["frame_index"]  # type: ignore[assignment]
             parts = iter(tensors[f"lanes.{i}"].to(self.device) for i in range(sum(name.startswith("lanes.") for name in tensors)))
-            empty = self.model.initial_state(len(frame_index))
-            self.lanes = empty.map(lambda _: next(parts)).at(frame_index)
-
+            lanes = self.model.initial_state(len(frame_index)).map(lambda _: next(parts)).at(frame_index)
+            first = self.world.rank * self.loader.n_lanes
+            self.lanes = lanes.select(range(first, first + self.loader.n_lanes))
