@@ -24,11 +24,11 @@ def test_twentyfive_frames_a_second_give_every_twentyfifth():
     assert {i: tick for i, tick in enumerate(found) if tick is not None} == {0: 0, 25: 1, 50: 2, 75: 3}
 
 
-def test_ntsc_gives_the_frame_nearest_to_each_second_even_after_an_hour():
+def test_ntsc_gives_the_frame_nearest_to_each_second_even_after_minutes():
     rate = 30000 / 1001
-    found = ticks(1, [i / rate for i in range(int(3605 * rate))])
+    found = ticks(1, [i / rate for i in range(int(905 * rate))])
     shown = [i / rate for i, tick in enumerate(found) if tick is not None]
-    assert len(shown) == 3605
+    assert len(shown) == 905
     assert max(abs(time_s - k) for k, time_s in enumerate(shown)) <= 0.5 / rate + 1e-9
 
 

@@ -109,7 +109,7 @@ def test_a_black_and_a_frozen_picture_are_fed_as_they_are_unless_told_otherwise(
     dark = np.full_like(a, 6)
     plain, holding = sm.Session(picture_model), sm.Session(picture_model, policy="hold")
     kinds = [plain.push(frame) for frame in (a, dark, dark, b, b)]
-    assert [(e.quality, e.fed) for e in kinds] == [("ok", "input"), ("black", "input"), ("black", "input"), ("ok", "input"), ("frozen", "input")]
+    assert [e.quality for e in kinds] == ["ok", "black", "black", "ok", "frozen"] and {e.fed for e in kinds} == {"input"}
     assert kinds[-1].counts == Counts(black=2, frozen=1)
     held = [holding.push(frame) for frame in (a, dark, dark, b, b)]
     assert [e.fed for e in held] == ["input", "held", "held", "input", "held"]
@@ -122,9 +122,8 @@ def test_a_black_and_a_frozen_picture_are_fed_as_they_are_unless_told_otherwise(
 
 @pytest.mark.parametrize(
     "bad",
-    [None, np.zeros((72, 96), np.uint8), np.zeros((72, 96, 4), np.uint8), np.zeros((72, 96, 3)), np.zeros((0, 0, 3), np.uint8)]
-    + [np.zeros((1, 5000, 3), np.uint8), "text", [1, 2]],
-    ids=["none", "grey", "rgba", "float", "empty", "sliver", "text", "list"],
+    [None, *(np.zeros(hw, np.uint8) for hw in ((72, 96), (72, 96, 4), (0, 0, 3), (1, 5000, 3))), np.zeros((72, 96, 3)), "text", [1, 2]],
+    ids=["none", "grey", "rgba", "empty", "sliver", "float", "text", "list"],
 )
 def test_what_is_no_picture_is_unreadable_and_never_ends_a_session(picture_model, pictures, bad):
     a, b = pictures(2)
