@@ -143,7 +143,7 @@ class Job:
 
     def _file(self, path: Path) -> Sink:
         if path.suffix.lower() == ".csv":
-            return CsvSink(path, self.engine.config)
+            return CsvSink(path, self.engine.config, float(self.fps))
         about: dict[str, object] = {
             "source": self.source.name,
             "engine": self.engine.name,

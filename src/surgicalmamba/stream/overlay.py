@@ -57,7 +57,9 @@ def draw(picture: NDArray[np.uint8], timeline: Timeline, total_s: float | None) 
 def _write_estimate(canvas: NDArray[np.uint8], height: int, estimate: PhaseEstimate, total_s: float | None) -> None:
     base = height + 38
     cv2.rectangle(canvas, (MARGIN, base - 19), (MARGIN + 20, base + 1), rgb_of(estimate.phase), -1)
-    _text(canvas, plain(estimate.name), (MARGIN + 32, base), 0.8)
+    name = plain(estimate.name)
+    (width, _), _ = cv2.getTextSize(name, cv2.FONT_HERSHEY_SIMPLEX, 0.8, 1)
+    _text(canvas, name, (MARGIN + 32, base), 0.8 * min(1.0, (WIDTH // 2 - 20) / max(width, 1)))
     _text(canvas, f"{estimate.confidence:.0%}", (WIDTH // 2 + 40, base), 0.7)
     of = f" / {clock_text(total_s)}" if total_s else ""
     _text(canvas, f"{clock_text(estimate.time_s)}{of}", (WIDTH - MARGIN, base), 0.7, align_right=True)

@@ -11,7 +11,7 @@ from surgicalmamba.config import ModelConfig
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import DataError
-from surgicalmamba.eval.predictions import VideoPrediction, write_predictions
+from surgicalmamba.eval.predictions import RUN_FILE, RunInfo, VideoPrediction, write_predictions, write_run
 from surgicalmamba.stream.estimate import PhaseEstimate
 
 
@@ -69,10 +69,10 @@ class JsonLinesSink:
 
 
 class CsvSink:
-    """The prediction file of one video, written whole when the session ends."""
+    """The prediction file of one video, written whole when the session ends; with a `run.json` where the folder has none yet."""
 
-    def __init__(self, path: Path, config: ModelConfig) -> None:
-        self._path = path
+    def __init__(self, path: Path, config: ModelConfig, fps: float) -> None:
+        self._path, self._fps = path, fps
         names = config.phases or tuple(f"phase {number}" for number in range(config.n_phases))
         self._vocabulary = PhaseVocabulary(path.stem, names)
         self._rows: list[tuple[int, PhaseEstimate]] = []
@@ -97,5 +97,7 @@ class CsvSink:
         )
         try:
             write_predictions(self._path.parent, self._path.stem, prediction, self._vocabulary)
+            if not (self._path.parent / RUN_FILE).exists():
+                write_run(self._path.parent, RunInfo("stream", self._vocabulary.names, self._fps))
         except OSError as error:
             raise DataError(f"cannot write {self._path}: {error.strerror}; choose another place.") from None
