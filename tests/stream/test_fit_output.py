@@ -69,6 +69,20 @@ def test_independent_mistakes_are_filtered_out_and_the_measurements_say_so():
     assert after["nll"] < calibrated["nll"] <= before["nll"]
 
 
+def test_the_weight_chosen_is_the_one_of_least_loss_frame_by_frame():
+    rng = np.random.default_rng(7)
+    videos, phase_filter = [procedure(rng, 1.5) for _ in range(2)], learn_filter([procedure(rng, 1).labels], 3)
+    chosen = fit(videos, phase_filter)
+
+    def loss(weight):
+        stage = chosen.with_(filter=phase_filter.with_(weight=weight))
+        given = np.concatenate([run_stage(stage, v.log_p)[np.arange(len(v.labels)), v.labels] for v in videos])
+        return -np.log(given).mean()
+
+    tried = np.geomspace(0.005, 1.0, 25)
+    assert chosen.filter.weight == pytest.approx(min(tried, key=loss))
+
+
 def test_a_filter_that_does_not_help_is_left_out():
     """Labels that jump at random: what was learned from orderly training videos is wrong for them."""
     rng = np.random.default_rng(2)

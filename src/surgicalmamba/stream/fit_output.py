@@ -18,7 +18,7 @@ from surgicalmamba.eval.probabilities import log_losses, reliability
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.rows import read_rows
 from surgicalmamba.eval.score import Score
-from surgicalmamba.stream.output import Floats, ForwardFilter, OutputStage
+from surgicalmamba.stream.output import Floats, ForwardFilter, OutputStage, softmax
 
 Ints = NDArray[np.int64]
 _TEMPERATURES = (0.05, 20.0)
@@ -45,9 +45,16 @@ def run_stage(stage: OutputStage, log_p: Floats) -> Floats:
     return np.array(rows)
 
 
-def mean_loss(stage: OutputStage, videos: Sequence[Video]) -> float:
-    """Mean negative log-likelihood of the labelled frames, in nats."""
-    return float(np.concatenate([log_losses(run_stage(stage, video.log_p), video.labels) for video in videos]).mean())
+def losses_by_weight(temperature: float, phase_filter: ForwardFilter, videos: Sequence[Video]) -> Floats:
+    """Mean negative log-likelihood of the labelled frames, in nats, for every weight of `_WEIGHTS`."""
+    losses = []
+    for video in videos:
+        beliefs: list[Floats] = []
+        for row in softmax(video.log_p / temperature):
+            beliefs.append(phase_filter.steps(row, beliefs[-1] if beliefs else None, _WEIGHTS[:, None]))
+        table = np.stack(beliefs, axis=1)  # (w, t, k)
+        losses.append(np.stack([log_losses(one, video.labels) for one in table]))
+    return np.asarray(np.concatenate(losses, axis=1).mean(axis=1))
 
 
 def golden(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-3) -> float:
@@ -106,8 +113,8 @@ def fit(videos: Sequence[Video], phase_filter: ForwardFilter | None) -> OutputSt
     calibrated = OutputStage(temperature=fit_temperature(videos))
     if phase_filter is None:
         return calibrated
-    stages = [calibrated.with_(filter=phase_filter.with_(weight=float(weight))) for weight in _WEIGHTS]
-    return min(stages, key=lambda stage: mean_loss(stage, videos))
+    best = int(losses_by_weight(calibrated.temperature, phase_filter, videos).argmin())
+    return calibrated.with_(filter=phase_filter.with_(weight=float(_WEIGHTS[best])))
 
 
 def measure(probabilities: Sequence[Floats], videos: Sequence[Video], fps: float) -> dict[str, float]:

@@ -48,13 +48,17 @@ class ForwardFilter(Section):
 
     def step(self, probabilities: Floats, belief: Floats | None) -> Floats:
         """The belief after one more frame; `belief` None before the first."""
+        return self.steps(probabilities, belief, self.weight)
+
+    def steps(self, probabilities: Floats, belief: Floats | None, weight: float | Floats) -> Floats:
+        """The same for several weights at once: weight (w, 1) and belief (w, k) give beliefs (w, k)."""
         start, transitions, log_prior = self._arrays
         expected = start if belief is None else belief @ transitions
         with np.errstate(divide="ignore"):
-            log = self.weight * (np.log(probabilities) - log_prior) + np.log(expected)
-        if not np.isfinite(log).any():  # evidence for nothing but what is impossible: start anew from the evidence
-            return probabilities
-        return softmax(log)
+            log = weight * (np.log(probabilities) - log_prior) + np.log(expected)
+        possible = np.isfinite(log).any(axis=-1, keepdims=True)
+        # Evidence for nothing but what is impossible: start anew from the evidence.
+        return np.where(possible, softmax(np.where(possible, log, 0.0)), probabilities)
 
 
 class OutputStage(Section):
