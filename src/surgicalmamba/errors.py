@@ -31,3 +31,11 @@ class DataError(SurgicalMambaError):
 
 class StudyError(SurgicalMambaError):
     """A job of a study failed; the message names it and where its output is."""
+
+
+class SessionError(SurgicalMambaError):
+    """A live session cannot be opened or continued: unknown or doubled name, no room, an engine that is not there."""
+
+
+class SnapshotError(SurgicalMambaError):
+    """A snapshot of a session is refused; the message says whether it is damaged, of another version or of another model."""

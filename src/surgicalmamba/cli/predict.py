@@ -17,6 +17,9 @@ def predict(
     ray_address: Annotated[str | None, typer.Option(help="Spread the videos over this Ray cluster; auto finds a running one.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Ray workers; by default as many as the cluster has room for.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch threads, per worker with Ray. Default: all cores; 1 with Ray.")] = None,
+    fit_output: Annotated[
+        Path | None, typer.Option(help="Also fit calibration and phase filter on these validation videos; for stream --output-stage.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
     """Write one prediction file per video, as the recognizer would have said it live. Interrupted, the same call goes on.
@@ -49,8 +52,19 @@ def predict(
     total = len(predictor.videos)
     files = sorted(track(written, "predicting", total=total, console=Console(stderr=True), transient=True))
     predictor.finish()
+    stage = None
+    if fit_output is not None:
+        from surgicalmamba.stream.fit_output import fit_from_folder, table_text
+
+        stage = fit_from_folder(predictor.dataset, split, out)
+        stage.save(fit_output)
     if json:
-        typer.echo(json_module.dumps({"out": str(out), "videos": [file.stem for file in files], "threads": n_threads}, indent=2))
+        document: dict[str, object] = {"out": str(out), "videos": [file.stem for file in files], "threads": n_threads}
+        if stage is not None:
+            document["output_stage"] = stage.model_dump(mode="json")
+        typer.echo(json_module.dumps(document, indent=2))
     else:
         typer.echo(f"{out}: {len(files)} video(s) of {split}, {n_threads} thread(s){' per Ray worker' if on_ray else ''}")
+        if stage is not None:
+            typer.echo(f"{fit_output}: output stage\n{table_text(stage)}")
         typer.echo(f"next: surgicalmamba evaluate --labels {data} --predictions {out} --common-videos")
