@@ -12,8 +12,8 @@ from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.cli.predict import predict
 from surgicalmamba.cli.prepare import prepare
-from surgicalmamba.cli.study import study
 from surgicalmamba.cli.stream import stream
+from surgicalmamba.cli.study import study
 from surgicalmamba.cli.train import train
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
