@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 
 
 def run(*arguments, **options):
@@ -29,7 +30,7 @@ def test_an_unknown_verb_is_misuse_with_exit_code_2():
 
 
 def test_doctor_reports_torch_and_says_how_to_get_what_is_missing():
-    findings = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)}
+    findings = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)["findings"]}
     assert findings["torch"]["state"] == "present"
     for finding in findings.values():
         if finding["state"] == "missing":
@@ -38,11 +39,26 @@ def test_doctor_reports_torch_and_says_how_to_get_what_is_missing():
     assert len(lines) == len(findings)
 
 
-def test_demo_says_that_it_is_a_self_check_and_passes():
-    result = run("demo")
+def test_doctor_checks_that_every_form_of_the_model_agrees_and_that_it_learns():
+    result = run("doctor", "--self-check", "--json")
     assert result.returncode == 0, result.stderr
-    assert "No trained demo model ships" in result.stderr
-    assert "10 of 10 checks passed" in result.stdout
+    checks = json.loads(result.stdout)["self_check"]
+    assert len(checks) == 10 and all(check["passed"] and check["measured"] <= check["limit"] for check in checks)
+
+
+def test_the_demo_recognizes_an_operation_it_has_not_seen_and_leaves_video_estimates_and_report(tmp_path):
+    result = run("demo", "--seed", "3", "--out", str(tmp_path), "--json")
+    assert result.returncode == 0, result.stderr
+    said = json.loads(result.stdout)
+    place = tmp_path / "seed3"
+    labels = (place / "operation" / "video01.txt").read_text().splitlines()[1:]
+    assert said["summary"]["estimates"] == -(-len(labels) // 5)  # labels at 5 per second, estimates at 1
+    always_the_longest = max(Counter(line.split("\t")[1] for line in labels).values()) / len(labels)
+    assert said["evaluation"]["protocols"]["strict"]["accuracy"]["mean"] > 100 * always_the_longest
+    assert "<svg" in (place / "report" / "index.html").read_text()
+    assert (place / "overlay.mp4").stat().st_size > 10_000
+    lines = [json.loads(line) for line in (place / "estimates.jsonl").read_text().splitlines()]
+    assert [line["type"] for line in lines] == ["session", *["estimate"] * said["summary"]["estimates"], "end"]
 
 
 def test_bench_model_reports_every_figure_as_json():

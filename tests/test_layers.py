@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "studies": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
     "doctor": {"version"},
     "selfcheck": {"config", "core", "model"},
+    "demo": {"errors", "data", "eval", "report", "model", "stream"},
     "bench": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
 }
 # Libraries a part must not touch, because it has to import fast or run without them.

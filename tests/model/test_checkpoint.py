@@ -122,3 +122,10 @@ def test_killed_while_saving_again_the_folder_still_loads(saved, tmp_path):
         process.wait()
         process.stdout.close()
         sm.load(saved)
+
+
+def test_whoever_may_read_the_config_may_read_the_weights(tmp_path):
+    model = sm.SurgicalMamba(sm.ModelConfig.preset("tiny", backbone=None, d_feature=3, n_blocks=1))
+    model.save(tmp_path)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,12 +72,12 @@ def save(model: "SurgicalMamba", folder: Path, provenance: Mapping[str, object] 
         "provenance": dict(provenance or {}),
     }
     weights = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    part = folder / (WEIGHTS_FILE + ".part")
-    save_file(weights, part, metadata={"format": "pt"})
-    os.replace(part, folder / WEIGHTS_FILE)
-    part = folder / (CONFIG_FILE + ".part")
-    part.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    os.replace(part, folder / CONFIG_FILE)
+    weights_part, config_part = (folder / f"{name}.part" for name in (WEIGHTS_FILE, CONFIG_FILE))
+    config_part.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    save_file(weights, weights_part, metadata={"format": "pt"})
+    shutil.copymode(config_part, weights_part)  # save_file lets nobody but the owner read
+    os.replace(weights_part, folder / WEIGHTS_FILE)
+    os.replace(config_part, folder / CONFIG_FILE)
 
 
 def load(path_or_hub_id: str | Path) -> "SurgicalMamba":

@@ -1,0 +1,57 @@
+"""The main job for somebody with no data: an operation the model has not seen, rendered, recognized picture by picture, scored, reported.
+
+    OUT/operation/    the video and its labels           OUT/estimates.jsonl   what was said, line by line
+    OUT/predictions/  the same as a prediction file      OUT/report/           the page with scores and figures
+    OUT/overlay.mp4   the video with the phase ribbon"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from surgicalmamba.data.synthetic import write_dataset
+from surgicalmamba.eval.evaluate import Evaluation, evaluate
+from surgicalmamba.eval.folders import Matching
+from surgicalmamba.eval.predictions import RunInfo, write_run
+from surgicalmamba.report.page import write_report
+from surgicalmamba.stream.job import Job, Summary
+from surgicalmamba.stream.policy import Policy
+from surgicalmamba.stream.sinks import Sink
+
+VIDEO_FPS = 5
+PHASES = "cholec80"
+PROTOCOLS = ("strict", "relaxed-published", "segmental", "calibration")
+
+
+@dataclass(frozen=True, eq=False)
+class DemoResult:
+    """What there is to tell at the end."""
+
+    summary: Summary
+    evaluation: Evaluation
+    report: Path
+
+
+def render_operation(out: Path, seed: int, progress: Callable[[int], None]) -> Path:
+    """The operation of a seed as a video file; one that is there already is kept."""
+    [video] = write_dataset(out / "operation", videos=1, seed=seed, short=True, fps=VIDEO_FPS, progress=progress)
+    return video
+
+
+def open_demo(video: Path) -> Job:
+    """The model that ships with the package and the video, ready to be streamed."""
+    return Job.open(str(video), None, "eager", None, None, Policy(), None, torch.device("cpu"))
+
+
+def run_demo(job: Job, video: Path, out: Path, watch: Sink) -> DemoResult:
+    """Stream the video through the model, score what was said, write the report."""
+    predictions = out / "predictions"
+    files = [out / "estimates.jsonl", predictions / f"{video.stem}.csv"]
+    summary = job.run(files, out / "overlay.mp4", realtime=False, watch=watch)
+    phases, fps = job.engine.config.phases, float(job.fps)
+    assert phases is not None  # the shipped model has names
+    write_run(predictions, RunInfo(PHASES, phases, fps))
+    every = Matching(sample_labels=True)  # labels are per video frame, estimates per second
+    evaluation = evaluate(video.parent, [predictions], PHASES, PROTOCOLS, fps=fps, matching=every)
+    return DemoResult(summary, evaluation, write_report(evaluation, out / "report"))
