@@ -112,6 +112,18 @@ def test_features_come_as_they_are_stored(features):
     assert rows == {name: [[number, row, 0.5] for row in range(n)] for number, (name, n) in enumerate(LENGTHS.items())}
 
 
+def test_feature_dropout_zeroes_its_share_anew_every_epoch_and_the_same_for_the_same_seed(features):
+    whole, loader, again = (load(features, feature_dropout=p) for p in (0.0, 0.4, 0.4))
+    plain, first = ([batch.frames for batch in source] for source in (whole, loader))
+    second = [batch.frames for batch in loader]
+    assert all(np.array_equal(a, b.frames) for a, b in zip(first, again, strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(first, second, strict=False))
+    values = [(before[before != 0], after[before != 0]) for before, after in zip(plain, first, strict=True)]
+    before, after = (np.concatenate(part) for part in zip(*values, strict=True))
+    assert np.array_equal(after[after != 0], before[after != 0])
+    assert 0.2 < (after == 0).mean() < 0.6
+
+
 @pytest.mark.parametrize("draw", ["clip", "frame"])
 def test_workers_and_read_ahead_change_no_byte(images, draw):
     transform = Augment(AugmentConfig(draw=draw), SIZE)

@@ -19,6 +19,9 @@ class DataSettings(Section):
     split: str | None = Field(None, description="Split to train and validate on; null is the dataset's first. Test is never touched.")
     n_lanes: Positive = Field(4, description="Procedures that advance in parallel. Release: 1.")
     workers: Positive = Field(2, description="Threads that read ahead.")
+    feature_dropout: Share = Field(
+        0.0, description="Share of feature values set to 0 in training, anew every epoch; for presence features, such as tools."
+    )
     augment: AugmentConfig | None = Field(AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none.")
     allow_overlap: bool = Field(
         False, description="Accept a published split with validation videos inside training; the epoch kept is then chosen on seen videos."

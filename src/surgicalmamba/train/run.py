@@ -133,6 +133,7 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
         n_lanes=config.data.n_lanes,
         clip_len=config.model.clip_len,
         transform=_transform(config),
+        feature_dropout=config.data.feature_dropout,
         seed=config.seed,
         workers=config.data.workers,
         rank=world.rank,
