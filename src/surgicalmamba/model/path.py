@@ -12,11 +12,12 @@ from surgicalmamba.config import PathConfig, default_dt_rank
 from surgicalmamba.core.backends import scan
 from surgicalmamba.core.chunks import chunk_segments
 from surgicalmamba.core.precision import full, full_dtype
+from surgicalmamba.core.rotation import Solve
 from surgicalmamba.core.state import PathState
 from surgicalmamba.core.timewarp import warp_step
 from surgicalmamba.model.conv import CausalConv
 from surgicalmamba.model.intensity import IntensityNet
-from surgicalmamba.model.rotator import Rotator
+from surgicalmamba.model.rotator import Rotator, rotate_together
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,19 @@ class SSMPath(nn.Module):
 
     def close_chunk(self, state: PathState, lanes: Sequence[int]) -> PathState:
         """End the open chunk of these lanes: rotate what is carried on, and begin a new summary."""
-        assert self.rotator is not None and state.chunk_sum is not None
         if len(lanes) == state.ssm.shape[0]:
-            ssm = self.rotator(state.ssm, state.chunk_sum / self.config.chunk_len)
-            return replace(state, ssm=ssm, chunk_sum=torch.zeros_like(state.chunk_sum))
-        return state.put(lanes, self.close_chunk(state.select(lanes), range(len(lanes))))
+            return close_chunks([self], [state])[0]
+        return state.put(lanes, close_chunks([self], [state.select(lanes)])[0])
+
+
+def close_chunks(paths: Sequence[SSMPath], states: Sequence[PathState], solve: Solve = torch.linalg.solve) -> list[PathState]:
+    """End the open chunk of every lane in paths of one size: rotate what is carried on, and begin new summaries."""
+    rotators, sums = [], []
+    for path, state in zip(paths, states, strict=True):
+        assert path.rotator is not None and state.chunk_sum is not None
+        rotators.append(path.rotator)
+        sums.append(state.chunk_sum)
+    means = [total / path.config.chunk_len for path, total in zip(paths, sums, strict=True)]
+    rotated = rotate_together(rotators, [state.ssm for state in states], means, solve)
+    new = zip(states, rotated, sums, strict=True)
+    return [replace(state, ssm=ssm, chunk_sum=torch.zeros_like(total)) for state, ssm, total in new]
