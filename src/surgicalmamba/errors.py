@@ -23,3 +23,7 @@ class NonFiniteError(SurgicalMambaError):
 
 class DataError(SurgicalMambaError):
     """A video, label file or prepared dataset is missing, broken or inconsistent; the message names file and row."""
+
+
+class EngineError(SurgicalMambaError):
+    """An engine cannot run here, or does not compute what the model computes; the message holds the figures."""

@@ -57,23 +57,18 @@ def solve_by_blocks(A: Tensor, B: Tensor) -> Tensor:
     such: the first k planes of `core` are the system of a rotation with k planes, whose determinant is at least 1, and I - S/2 has
     a positive definite symmetric part."""
     size = A.shape[-1]
-    if size <= 2:
-        return _solve_two(A, B)
-    half = size // 4 * 2 or 2
-    top, bottom = A[..., :half, :], A[..., half:, :]
-    X = solve_by_blocks(top[..., :half], torch.cat([top[..., half:], B[..., :half, :]], dim=-1))
-    coupling, above = X[..., : size - half], X[..., size - half :]
-    below = solve_by_blocks(bottom[..., half:] - bottom[..., :half] @ coupling, B[..., half:, :] - bottom[..., :half] @ above)
-    return torch.cat([above - coupling @ below, below], dim=-2)
-
-
-def _solve_two(A: Tensor, B: Tensor) -> Tensor:
-    """A system of one or two unknowns in closed form."""
-    if A.shape[-1] == 1:
+    if size == 1:
         return B / A
-    a, b, c, d = A[..., 0:1, 0:1], A[..., 0:1, 1:2], A[..., 1:2, 0:1], A[..., 1:2, 1:2]
-    adjugate = torch.cat([torch.cat([d, -b], dim=-1), torch.cat([-c, a], dim=-1)], dim=-2)
-    return adjugate / (a * d - b * c) @ B
+    if size == 2:
+        J = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=A.dtype, device=A.device)
+        adjugate = J.T @ A.transpose(-1, -2) @ J
+        return adjugate @ B / (A @ adjugate)[..., :1, :1]  # A times its adjugate is det(A) I
+    parts = [size // 4 * 2 or 2, size - (size // 4 * 2 or 2)]
+    (A11, A12), (A21, A22) = (rows.split(parts, dim=-1) for rows in A.split(parts, dim=-2))
+    B1, B2 = B.split(parts, dim=-2)
+    coupling, above = solve_by_blocks(A11, torch.cat([A12, B1], dim=-1)).split([parts[1], B.shape[-1]], dim=-1)
+    below = solve_by_blocks(A22 - A21 @ coupling, B2 - A21 @ above)
+    return torch.cat([above - coupling @ below, below], dim=-2)
 
 
 def faster_form(d_state: int, rank: int) -> Form:

@@ -30,6 +30,25 @@ class TensorRecord:
         self.map(note)
         return found
 
+    def with_tensors(self: T, tensors: Sequence[Tensor]) -> T:
+        """A record of the same form holding these tensors, in the order of `tensors()`."""
+        remaining = iter(tensors)
+        return self.map(lambda _: next(remaining))
+
+    def names(self) -> list[str]:
+        """A dotted name for every tensor, in the order of `tensors()`: blocks.0.slow.ssm."""
+        found: list[str] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                found.append(field.name)
+            elif isinstance(value, TensorRecord):
+                found += [f"{field.name}.{name}" for name in value.names()]
+            elif isinstance(value, tuple):
+                parts = [(i, part) for i, part in enumerate(value) if isinstance(part, TensorRecord)]
+                found += [f"{field.name}.{i}.{name}" for i, part in parts for name in part.names()]
+        return found
+
     @property
     def nbytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
