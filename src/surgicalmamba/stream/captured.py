@@ -41,7 +41,7 @@ class CapturedEngine(ABC):
     def _close(self, group: Group, paths: Sequence[PathState]) -> list[PathState]:
         """The end of a chunk in every lane of a group's paths; convolution tails are as they were."""
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
         backbone = self.config.backbone
         if backbone is None:
@@ -51,7 +51,7 @@ class CapturedEngine(ABC):
             raise InputError(f"frames are {frames.dtype} of shape {tuple(frames.shape)}; expected uint8 (n, {size}, {size}, 3).")
         return self._encode(frames)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def advance(self, features: Tensor, state: ModelState) -> Output[ModelState]:
         expected = (state.n_lanes, self.config.feature_width)
         if tuple(features.shape) != expected or features.dtype != torch.float32:

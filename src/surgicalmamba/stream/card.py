@@ -13,15 +13,15 @@ def model_card(folder: Path, about: Mapping[str, Any], figures: Mapping[str, Any
     lines = [
         "# Exported surgical phase recognizer",
         "",
-        f"SurgicalMamba as ONNX graphs, {about['precision']}, written by surgicalmamba {about['surgicalmamba']}. It reads an operation frame by",
-        "frame and says which phase it is in, from that frame and the past alone.",
+        f"SurgicalMamba as ONNX graphs, {about['precision']}, written by surgicalmamba {about['surgicalmamba']}.",
+        "It reads an operation frame by frame and says which phase it is in, from that frame and the past alone.",
         "",
         "**Research software, not a medical device: no estimate of it may guide a treatment.**",
         "",
         "## Run it",
         "",
-        "`python run.py --features features.npy --out phases.csv` needs numpy and onnxruntime and nothing else. `run.py` is short: read it to",
-        "use the graphs from another language.",
+        "`python run.py --features features.npy --out phases.csv` needs numpy and onnxruntime and nothing else.",
+        "`run.py` is short: read it to use the graphs from another language.",
         "",
         "A frame is one run of `step.onnx`; its `next.*` outputs are the next frame's inputs, all zero before the first. Chunks end at the",
         "frames that `closes_after` of `chunks.py` names; then, after the step, the group's graph turns its part of the state:",
@@ -76,7 +76,8 @@ def _graph_rows(folder: Path) -> list[str]:
             for place in places:
                 tensor = place.type.tensor_type
                 shape = ", ".join(d.dim_param or str(d.dim_value) for d in tensor.shape.dim)
-                rows.append(f"| `{file.name}` | {kind} `{place.name}` | {onnx.TensorProto.DataType.Name(tensor.elem_type).lower()} | ({shape}) |")
+                kept_as = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+                rows.append(f"| `{file.name}` | {kind} `{place.name}` | {kept_as} | ({shape}) |")
     return rows
 
 
@@ -86,10 +87,11 @@ def _preprocessing(config: Mapping[str, Any]) -> list[str]:
         return [f"The recognizer takes feature vectors of width {config['d_feature']}, as it was trained on."]
     size, stored = backbone["image_size"], Preprocess()
     return [
-        f"Frames as `surgicalmamba prepare` makes them: RGB; scaled to height {SEARCH_HEIGHT}; grey above {THRESHOLD}, median over {MEDIAN_SIZE} x",
-        f"{MEDIAN_SIZE}; cropped to the bounding box of what is left, without the outer {OUTER_COLUMNS} columns; resized to {stored.size} x {stored.size},",
-        f"then to {size} x {size}. `encode.onnx` takes these bytes and does the normalisation (mean {backbone['mean_rgb']}, deviation",
-        f"{backbone['std_rgb']}) itself.",
+        "Frames as `surgicalmamba prepare` makes them:",
+        f"RGB; scaled to height {SEARCH_HEIGHT}; grey above {THRESHOLD}, median over {MEDIAN_SIZE} x {MEDIAN_SIZE};",
+        f"cropped to the bounding box of what is left, without the outer {OUTER_COLUMNS} columns;",
+        f"resized to {stored.size} x {stored.size}, then to {size} x {size}.",
+        f"`encode.onnx` takes these bytes and normalises them itself (mean {backbone['mean_rgb']}, deviation {backbone['std_rgb']}).",
     ]
 
 
@@ -97,7 +99,8 @@ def _agreement(figures: Mapping[str, Any]) -> list[str]:
     features = "" if figures["features"] is None else f"features {figures['features']:.1e}, "
     lines = [
         f"Largest difference over the largest value, on {figures['frames']} made-up frames that lead over the ends of chunks and clips:",
-        f"{features}logits {figures['logits']:.1e}, state {figures['state']:.1e} (limit {figures['tolerance']:g}). `parity.json` has the figures.",
+        f"{features}logits {figures['logits']:.1e}, state {figures['state']:.1e} (limit {figures['tolerance']:g}).",
+        "`parity.json` has the figures.",
     ]
     if "step_ways" in figures:
         ways = figures["step_ways"]

@@ -21,6 +21,8 @@ from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.captured import CapturedEngine
 from surgicalmamba.stream.pieces import ClosePiece, EncodePiece, StepPiece
 
+VERSIONS = 64
+"""Compiled forms torch may keep per piece of source. All groups and all models of a process share the source of a piece."""
 COMPILERS = ("c++", "g++", "clang++", "cl.exe")
 
 
@@ -85,10 +87,11 @@ class _Compiled:
         self._single, self._several = single, several
 
     def __call__(self, n_lanes: int, *inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
+        import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
 
         run = self._single if n_lanes == 1 else self._several
-        with torch.no_grad(), inductor.patch(freezing=True):
+        with torch.no_grad(), inductor.patch(freezing=True), dynamo.patch(cache_size_limit=VERSIONS):
             if self._captures:
                 torch.compiler.cudagraph_mark_step_begin()
             try:

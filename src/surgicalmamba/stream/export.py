@@ -18,7 +18,7 @@ from surgicalmamba.errors import EngineError, InputError
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.card import model_card
 from surgicalmamba.stream.eager import EagerEngine
-from surgicalmamba.stream.exported import EXPORT_FILE, FORMAT, ExportedEngine, onnx_runtime
+from surgicalmamba.stream.exported import EXPORT_FILE, FORMAT, ExportedEngine, onnx_runtime, read_export
 from surgicalmamba.stream.parity import Parity, answers, require, write_answers
 from surgicalmamba.stream.pieces import ClosePiece, EncodePiece, StepPiece
 from surgicalmamba.stream.quantise import STEP_WAYS, StepWay, quantise_dynamic, quantise_step, quiet
@@ -30,10 +30,16 @@ EXAMPLE_LANES = 2  # the exporter would take a single lane for a fixed size
 
 
 def export(
-    model: SurgicalMamba, out: Path, int8: bool = False, step_way: StepWay | None = None, provenance: Mapping[str, object] | None = None
+    model: SurgicalMamba,
+    out: Path,
+    int8: bool = False,
+    step_way: StepWay | None = None,
+    provenance: Mapping[str, object] | None = None,
+    graphs_from: Path | None = None,
 ) -> Parity:
     """Write an export folder, whole or not at all. `step_way` None tries both int8 forms of the step and keeps the one that agrees
-    better with eager. The folder is refused, and not written, when its graphs do not compute what the model does."""
+    better with eager. `graphs_from` is a float32 export of the same model, whose graphs then need not be made again. The folder is
+    refused, and not written, when its graphs do not compute what the model does."""
     _require_packages()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not empty; choose another folder or remove it.")
@@ -41,7 +47,12 @@ def export(
     staging = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         os.chmod(staging, 0o755)
-        parity = _write(_frozen_copy(model), staging, int8, step_way, provenance or {})
+        frozen = _frozen_copy(model)
+        if graphs_from is None:
+            write_graphs(frozen, staging)
+        else:
+            _copy_graphs(graphs_from, staging)
+        parity = _write(frozen, staging, int8, step_way, provenance or {})
         if out.exists():
             out.rmdir()
         os.replace(staging, out)
@@ -69,7 +80,7 @@ def _frozen_copy(model: SurgicalMamba) -> SurgicalMamba:
 
 
 def _write(model: SurgicalMamba, folder: Path, int8: bool, step_way: StepWay | None, provenance: Mapping[str, object]) -> Parity:
-    write_graphs(model, folder)
+    """Everything but the graphs in float32, which are there."""
     about = describe(model, "int8" if int8 else "fp32")
     _write_json(folder / EXPORT_FILE, about)
     eager = EagerEngine(model)
@@ -84,7 +95,16 @@ def _write(model: SurgicalMamba, folder: Path, int8: bool, step_way: StepWay | N
     shutil.copyfile(chunks.__file__, folder / "chunks.py")
     shutil.copyfile(Path(__file__).with_name("standalone.py"), folder / "run.py")
     (folder / "README.md").write_text(model_card(folder, about, figures, provenance), encoding="utf-8")
+    for file in folder.iterdir():
+        os.chmod(file, 0o644)  # some libraries create their files for the owner alone
     return parity
+
+
+def _copy_graphs(source: Path, folder: Path) -> None:
+    if read_export(source).get("precision") != "fp32":
+        raise InputError(f"{source} is not a float32 export; graphs can be taken from such only.")
+    for file in (*source.glob("*.onnx"), *source.glob("*.onnx.data")):
+        shutil.copyfile(file, folder / file.name)
 
 
 def _write_json(file: Path, content: object) -> None:

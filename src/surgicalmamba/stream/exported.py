@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 EXPORT_FILE = "export.json"
 FORMAT = 1
+ENCODED_AT_ONCE = 8
+"""Pictures in one run of the encoder: more gain nothing and would need room for their activations."""
 
 
 def onnx_runtime() -> ModuleType:
@@ -76,7 +78,8 @@ class ExportedEngine(CapturedEngine):
     def _encode(self, frames: Tensor) -> Tensor:
         assert self._encode_session is not None
         features = torch.empty(len(frames), self.config.feature_width)
-        _run(self._encode_session, [frames.cpu()], [features])
+        for pictures, place in zip(frames.cpu().split(ENCODED_AT_ONCE), features.split(ENCODED_AT_ONCE), strict=True):
+            _run(self._encode_session, [pictures], [place])
         return features
 
     def _step(self, features: Tensor, state: ModelState) -> Output[ModelState]:

@@ -67,7 +67,7 @@ def check_starts(config: ModelConfig) -> list[int]:
         clip_len = None if name == "block.slow" else config.clip_len
         if path.rotation is not None and closing_lanes([path.chunk_len], path.chunk_len, clip_len):
             ends.add(path.chunk_len)
-    return sorted(end - FRAMES_BEFORE for end in ends if end >= FRAMES_BEFORE)
+    return sorted({max(0, end - FRAMES_BEFORE) for end in ends})
 
 
 def check_features(config: ModelConfig) -> Tensor:

@@ -55,7 +55,6 @@ def _beside(target: Path) -> Iterator[Path]:
         yield part
         for file in (part.with_name(part.name + ".data"), part):
             if file.exists():
-                os.chmod(file, 0o644)  # the library creates its data file for the owner alone
                 os.replace(file, target.with_name(file.name))
 
 
