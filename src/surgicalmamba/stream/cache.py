@@ -11,9 +11,6 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-import torch
-
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.version import __version__
 
 
@@ -29,15 +26,6 @@ def cache_folder() -> Path:
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "surgicalmamba"
-
-
-def fingerprint(model: SurgicalMamba) -> str:
-    """A hash of the configuration and of every weight."""
-    digest = hashlib.blake2b(model.config.model_dump_json().encode(), digest_size=16)
-    for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def setting_key(model_fingerprint: str, device: str, threads: int) -> str:

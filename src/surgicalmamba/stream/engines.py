@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from surgicalmamba.errors import EngineError, InputError
+from surgicalmamba.model.checkpoint import fingerprint
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.stream.cache import cache_folder, export_key, fingerprint, read_choice, setting_key, write_choice
+from surgicalmamba.stream.cache import cache_folder, export_key, read_choice, setting_key, write_choice
 from surgicalmamba.stream.eager import EagerEngine
 from surgicalmamba.stream.engine import Engine
 from surgicalmamba.stream.parity import answers, check_features, check_pictures, read_answers, require
