@@ -9,9 +9,10 @@ import torch
 
 from stream.engines.conftest import live_config
 from surgicalmamba.bench import stream as module
+from surgicalmamba.bench import stream_long
 from surgicalmamba.bench.stream import Spread, Times, bench_stream
 from surgicalmamba.bench.stream_agreement import Agreement
-from surgicalmamba.bench.stream_long import _clip_form, _push_all, bench_long
+from surgicalmamba.bench.stream_long import bench_long
 from surgicalmamba.bench.stream_memory import measure_memory, resident_mb
 from surgicalmamba.bench.stream_plot import plot_stream
 from surgicalmamba.bench.stream_pool import PoolRow, largest_pool, measure_pool
@@ -73,12 +74,25 @@ def test_a_pool_grows_until_a_round_misses_a_second(small, monkeypatch):
     assert largest_pool([PoolRow(4, 1, 1, 1, True), PoolRow(8, 1, 1, 1, True), PoolRow(16, 1, 1, 1, False)]) == 8
 
 
-def test_a_long_run_compares_frame_by_frame_with_clip_by_clip(small):
-    features = torch.randn(1100, 10, generator=torch.Generator().manual_seed(0))
-    _, _, last = _push_all(EagerEngine(small), features)
-    torch.testing.assert_close(last, _clip_form(small, features)[-1000:], rtol=1e-4, atol=1e-4)
-    with pytest.raises(InputError, match="too few"):
+def test_a_long_run_compares_frame_by_frame_with_clip_by_clip(small, monkeypatch):
+    with pytest.raises(InputError, match="use 3000 or more"):
         bench_long("eager", 100, threads=1)
+    monkeypatch.setattr(stream_long, "WINDOW", 30)
+    report = bench_long("eager", 100, threads=1)
+    assert report.frames == 100 and report.logit_drift < 1e-5
+    assert report.late_over_early == pytest.approx(report.late_median_ms / report.early_median_ms)
+
+
+def test_a_drift_in_the_last_frames_of_a_long_run_is_seen(small, monkeypatch):
+    class Drifting(EagerEngine):
+        def advance(self, features, state):
+            output = super().advance(features, state)
+            off = 0.5 if state.frame_index[0] == 99 else 0.0
+            return type(output)(output.logits + off, output.intensity_logits, output.state)
+
+    monkeypatch.setattr(stream_long, "WINDOW", 30)
+    monkeypatch.setattr(stream_long, "open_engine", lambda model, name, threads: Drifting(model))
+    assert bench_long("drifting", 100, threads=1).logit_drift == pytest.approx(0.5, abs=1e-4)
 
 
 def test_agreement_reads_as_a_sentence():

@@ -42,9 +42,9 @@ def _frames(axes: Any, rows: list[Mapping[str, Any]]) -> None:
         axes.text(end, place, f"  {row['ordinary']['median_ms']:.0f} ms, x{row['speedup']:.2f}", va="center", fontsize=9)
     axes.set_yticks(places, names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.3 * max(left))
-    axes.set_xlabel("milliseconds per frame, median; beside the bar: an ordinary frame, and over eager")
-    axes.legend(loc="lower right", fontsize=8)
+    axes.set_xlim(0, 1.4 * max(left))
+    axes.set_xlabel("ms per frame, median (beside the bar: an ordinary frame)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8, frameon=False)
 
 
 def _pools(axes: Any, rows: list[Mapping[str, Any]]) -> None:
@@ -57,4 +57,5 @@ def _pools(axes: Any, rows: list[Mapping[str, Any]]) -> None:
     axes.set_xlabel("streams of one frame per second")
     axes.set_ylabel("seconds per round, 95th percentile")
     axes.set_ylim(bottom=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(loc="lower right", fontsize=8)

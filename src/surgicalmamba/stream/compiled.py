@@ -96,7 +96,7 @@ class _Compiled:
                 torch.compiler.cudagraph_mark_step_begin()
             try:
                 result = run(*inputs)
-            except torch._dynamo.exc.BackendCompilerFailed as error:
+            except Exception as error:  # tracer, code generator and C++ compiler each fail in ways of their own
                 reason = " ".join(str(error).split())[:300]
                 raise EngineError(f"torch.compile failed on this machine ({reason}); use the eager or onnx engine.") from None
         outputs = [result] if isinstance(result, Tensor) else list(result)
