@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from surgicalmamba.config import PathConfig, default_dt_rank
 from surgicalmamba.core.backends import scan
 from surgicalmamba.core.chunks import chunk_segments
-from surgicalmamba.core.precision import full, full_dtype
+from surgicalmamba.core.precision import full
 from surgicalmamba.core.rotation import Solve
 from surgicalmamba.core.state import PathState
 from surgicalmamba.core.timewarp import warp_step
 from surgicalmamba.model.conv import CausalConv
 from surgicalmamba.model.intensity import IntensityNet
+from surgicalmamba.model.layout import empty_path_state
 from surgicalmamba.model.rotator import Rotator, rotate_together
 
 
@@ -62,13 +63,7 @@ class SSMPath(nn.Module):
 
     def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> PathState:
         """The memory before the first frame: zeros, in full precision whatever the weights are."""
-        c = self.config
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(n_lanes, *shape, dtype=full_dtype(dtype), device=device)
-
-        chunk_sum = None if self.rotator is None else zeros(self.n_heads, c.d_head)
-        return PathState(zeros(self.n_heads, c.d_head, c.d_state), zeros(c.d_conv - 1, self.d_inner), chunk_sum)
+        return empty_path_state(self.d_inner, self.config, n_lanes, dtype, device)
 
     def forward(self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None) -> PathOutput:
         """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""

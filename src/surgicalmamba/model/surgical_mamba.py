@@ -16,6 +16,7 @@ from surgicalmamba.errors import InputError, NonFiniteError
 from surgicalmamba.model.backbone import ConvNeXt
 from surgicalmamba.model.dual_path import DualPathBlock
 from surgicalmamba.model.head import PhaseHead
+from surgicalmamba.model.layout import empty_state, rotation_grids
 from surgicalmamba.model.path import SSMPath
 from surgicalmamba.model.recognizer import Output
 
@@ -51,8 +52,7 @@ class SurgicalMamba(nn.Module):
     def initial_state(self, n_lanes: int) -> ModelState:
         """The memory before the first frame of `n_lanes` procedures."""
         weight = self.head.classifier.weight
-        blocks = tuple(block.initial_state(n_lanes, weight.dtype, weight.device) for block in self._blocks())
-        return ModelState(blocks, self.head.initial_state(n_lanes, weight.dtype, weight.device), (0,) * n_lanes)
+        return empty_state(self.config, n_lanes, weight.dtype, weight.device)
 
     def forward(self, frames: Tensor, state: ModelState | None = None) -> Output[ModelState]:
         """frames (b, l, 3, H, W), ImageNet-normalised, H and W multiples of 32; l may be anything from one frame up."""
@@ -121,7 +121,7 @@ class SurgicalMamba(nn.Module):
             "fast": tuple(path for path in fast if path is not None),
             "head": (self.head.block.slow,),
         }
-        return {name: paths for name, paths in groups.items() if paths and paths[0].rotator is not None}
+        return {name: groups[name] for name in rotation_grids(self.config)}
 
     def _check_tensor(self, name: str, values: Tensor, state: ModelState | None) -> None:
         """One-line refusals at the door: type, emptiness, device, lanes, non-finite values."""

@@ -11,20 +11,20 @@ from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.chunks import closing_lanes
 from surgicalmamba.core.state import Group, ModelState, PathState
 from surgicalmamba.errors import InputError, NonFiniteError
+from surgicalmamba.model.layout import rotation_grids
 from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
 
 class CapturedEngine(ABC):
-    """An engine from three pieces. `network` gives sizes and boundaries only; it may be weightless."""
+    """An engine from three pieces. Sizes and boundaries come from the configuration; where the weights are is its own affair."""
 
-    def __init__(self, network: SurgicalMamba) -> None:
-        self._network = network
-        self._groups = network.rotating_paths()
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._grids = rotation_grids(config)
 
     @property
     def config(self) -> ModelConfig:
-        return self._network.config
+        return self._config
 
     @abstractmethod
     def initial_state(self, n_lanes: int) -> ModelState:
@@ -67,8 +67,8 @@ class CapturedEngine(ABC):
 
     def _cross_boundaries(self, state: ModelState) -> ModelState:
         """Close chunks and begin clips in the lanes that have reached the end of one."""
-        for group, paths in self._groups.items():
-            lanes = closing_lanes(state.frame_index, paths[0].config.chunk_len, paths[0].clip_len)
+        for group, grid in self._grids.items():
+            lanes = closing_lanes(state.frame_index, grid.chunk_len, grid.clip_len)
             if len(lanes) == state.n_lanes:
                 state = state.with_group(group, self._close(group, state.group(group)))
             elif lanes:

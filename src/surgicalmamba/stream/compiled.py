@@ -45,19 +45,19 @@ class CompiledEngine(CapturedEngine):
         problem = compiler_problem(device)
         if problem:
             raise EngineError(f"the compiled engine cannot run here: {problem}.")
-        super().__init__(model.eval())
-        self._device = device
+        super().__init__(model.config)
+        self._model, self._device = model.eval(), device
         solve = solve_by_blocks if device.type == "cuda" else torch.linalg.solve  # a captured graph cannot wait for LAPACK's verdict
         self._run_step = _Compiled(StepPiece(model), device)
         self._run_encode = None if model.backbone is None else _Compiled(EncodePiece(model), device)
-        self._run_close = {group: _Compiled(ClosePiece(model, group, solve), device) for group in self._groups}
+        self._run_close = {group: _Compiled(ClosePiece(model, group, solve), device) for group in self._grids}
 
     @property
     def name(self) -> str:
         return "compiled"
 
     def initial_state(self, n_lanes: int) -> ModelState:
-        return self._network.initial_state(n_lanes)
+        return self._model.initial_state(n_lanes)
 
     def _encode(self, frames: Tensor) -> Tensor:
         assert self._run_encode is not None

@@ -15,6 +15,7 @@ from surgicalmamba.core import chunks
 from surgicalmamba.core.rotation import solve_by_blocks
 from surgicalmamba.core.state import Group, ModelState
 from surgicalmamba.errors import EngineError, InputError
+from surgicalmamba.model.layout import rotation_grids
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.card import model_card
 from surgicalmamba.stream.eager import EagerEngine
@@ -179,11 +180,11 @@ def describe(model: SurgicalMamba, precision: str) -> dict[str, object]:
         {
             "group": group,
             "file": f"close_{group}.onnx",
-            "chunk_len": paths[0].config.chunk_len,
-            "clip_len": paths[0].clip_len,
+            "chunk_len": grid.chunk_len,
+            "clip_len": grid.clip_len,
             "paths": path_names(state, group),
         }
-        for group, paths in model.rotating_paths().items()
+        for group, grid in rotation_grids(config).items()
     ]
     return {
         "format": FORMAT,

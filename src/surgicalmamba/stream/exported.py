@@ -13,10 +13,9 @@ from torch import Tensor
 from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.state import Group, ModelState, PathState
 from surgicalmamba.errors import ConfigError, EngineError
+from surgicalmamba.model.layout import empty_state
 from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.captured import CapturedEngine
-from surgicalmamba.stream.pieces import empty_state
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -56,24 +55,23 @@ class ExportedEngine(CapturedEngine):
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         about = read_export(folder)
         try:
-            with torch.device("meta"):
-                network = SurgicalMamba(ModelConfig(**about["model"]))  # type: ignore[arg-type]
+            config = ModelConfig(**about["model"])  # type: ignore[arg-type]
         except (ConfigError, TypeError) as error:
             raise EngineError(f"{folder / EXPORT_FILE}: {error}") from None
-        super().__init__(network)
+        super().__init__(config)
         self.folder = folder
         self._int8 = about.get("precision") == "int8"
         options = session_options(threads or torch.get_num_threads())
         self._step_session = _open(folder / "step.onnx", options)
-        self._encode_session = None if network.backbone is None else _open(folder / "encode.onnx", options)
-        self._close_sessions = {group: _open(folder / f"close_{group}.onnx", options) for group in self._groups}
+        self._encode_session = None if config.backbone is None else _open(folder / "encode.onnx", options)
+        self._close_sessions = {group: _open(folder / f"close_{group}.onnx", options) for group in self._grids}
 
     @property
     def name(self) -> str:
         return "onnx-int8" if self._int8 else "onnx"
 
     def initial_state(self, n_lanes: int) -> ModelState:
-        return empty_state(self._network, n_lanes)
+        return empty_state(self.config, n_lanes)
 
     def _encode(self, frames: Tensor) -> Tensor:
         assert self._encode_session is not None

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from surgicalmamba.config import ModelConfig
-from surgicalmamba.core.chunks import closing_lanes
 from surgicalmamba.errors import CheckpointError, EngineError
 from surgicalmamba.model.checkpoint import read_weights
+from surgicalmamba.model.layout import rotation_grids
 from surgicalmamba.stream.engine import Engine
 
 FRAMES_BEFORE, FRAMES_AFTER = 3, 2
@@ -62,11 +62,7 @@ def answers(engine: Engine) -> dict[str, Tensor]:
 
 def check_starts(config: ModelConfig) -> list[int]:
     """Clocks from which FRAMES_BEFORE frames lead to the end of a chunk of some path, or of a clip."""
-    ends = {config.clip_len}
-    for name, path in config.paths().items():
-        clip_len = None if name == "block.slow" else config.clip_len
-        if path.rotation is not None and closing_lanes([path.chunk_len], path.chunk_len, clip_len):
-            ends.add(path.chunk_len)
+    ends = {config.clip_len, *(grid.chunk_len for grid in rotation_grids(config).values())}
     return sorted({max(0, end - FRAMES_BEFORE) for end in ends})
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from surgicalmamba.core.rotation import Solve
-from surgicalmamba.core.state import Group, ModelState, PathState
+from surgicalmamba.core.state import Group, PathState
 from surgicalmamba.data.transforms import normalise
+from surgicalmamba.model.layout import empty_state
 from surgicalmamba.model.path import close_chunks
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
@@ -32,7 +33,7 @@ class StepPiece(nn.Module):
     def __init__(self, model: SurgicalMamba) -> None:
         super().__init__()
         self.model = model
-        self.form = weightless(model).initial_state(1).at(())
+        self.form = empty_state(model.config, 1).at(())  # its tensors are replaced; only the structure matters
 
     def forward(self, features: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
         output = self.model.advance_within_chunk(features, self.form.with_tensors(state))
@@ -53,13 +54,3 @@ class ClosePiece(nn.Module):
         closed = close_chunks(self.paths, states, self.solve)
         return (*(path.ssm for path in closed), *(path.chunk_sum for path in closed if path.chunk_sum is not None))
 
-
-def weightless(model: SurgicalMamba) -> SurgicalMamba:
-    """The same network on the meta device: sizes and boundaries without the memory."""
-    with torch.device("meta"):
-        return SurgicalMamba(model.config)
-
-
-def empty_state(model: SurgicalMamba, n_lanes: int) -> ModelState:
-    """The memory before the first frame, on the CPU, of a network that may be weightless."""
-    return model.initial_state(n_lanes).map(lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))

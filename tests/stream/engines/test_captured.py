@@ -11,7 +11,7 @@ from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.captured import CapturedEngine
 from surgicalmamba.stream.eager import EagerEngine
-from surgicalmamba.stream.pieces import ClosePiece, EncodePiece, StepPiece, empty_state, weightless
+from surgicalmamba.stream.pieces import ClosePiece, EncodePiece, StepPiece
 
 
 class PlainEngine(CapturedEngine):
@@ -20,11 +20,11 @@ class PlainEngine(CapturedEngine):
     name = "plain"
 
     def __init__(self, model):
-        super().__init__(model)
+        super().__init__(model.config)
         self.model, self.closed = model, []
 
     def initial_state(self, n_lanes):
-        return empty_state(weightless(self.model), n_lanes)
+        return self.model.initial_state(n_lanes)
 
     def _encode(self, frames):
         return EncodePiece(self.model)(frames)
@@ -61,15 +61,6 @@ def test_only_lanes_at_the_end_of_a_chunk_touch_the_rotation_networks():
     # chunks of 8, 6 and 5 frames: lane 2 closes slow after its first frame; lane 1 closes the head after three and fast after four;
     # lane 2 closes the head after three, at frame 10, and fast after five, at frame 12; lane 0 closes the head after five
     assert engine.closed == [("slow", 1), ("head", 2), ("fast", 1), ("fast", 1), ("head", 1)]
-
-
-def test_a_weightless_network_knows_sizes_and_holds_nothing():
-    model = build("full")
-    empty = weightless(model)
-    assert all(p.device.type == "meta" for p in empty.parameters())
-    ours, expected = empty_state(empty, 2), model.initial_state(2)
-    assert [t.shape for t in ours.tensors()] == [t.shape for t in expected.tensors()]
-    assert all(t.device.type == "cpu" and not t.any() for t in ours.tensors())
 
 
 def test_a_model_without_a_backbone_takes_no_pictures():
