@@ -15,7 +15,9 @@ OPTIONAL_PARTS = (
     ("tensorboard", "tensorboard", "training curves", "pip install tensorboard"),
     ("mamba_ssm", "mamba-ssm", "fused scan on CUDA", "pip install mamba-ssm (needs an NVIDIA GPU)"),
     ("triton", "triton", "kernels of mamba-ssm and torch.compile on GPUs", "comes with the CUDA build of torch"),
-    ("onnxruntime", "onnxruntime", "ONNX engine, planned", "pip install onnxruntime once it is here"),
+    ("onnxruntime", "onnxruntime", "onnx engine", "pip install 'surgicalmamba[onnx]'"),
+    ("onnx", "onnx", "exporting to ONNX", "pip install 'surgicalmamba[onnx]'"),
+    ("onnxscript", "onnxscript", "exporting to ONNX", "pip install 'surgicalmamba[onnx]'"),
 )
 OPTIONAL_PROGRAMS = (("ffmpeg", "baseline of `bench data`", "install ffmpeg with the system's package manager"),)
 

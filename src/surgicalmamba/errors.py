@@ -39,3 +39,7 @@ class SessionError(SurgicalMambaError):
 
 class SnapshotError(SurgicalMambaError):
     """A snapshot of a session is refused; the message says whether it is damaged, of another version or of another model."""
+
+
+class EngineError(SurgicalMambaError):
+    """An engine cannot run here, or does not compute what the model computes; the message holds the figures."""

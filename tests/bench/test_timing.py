@@ -2,7 +2,7 @@
 
 import pytest
 
-from surgicalmamba.bench.timing import summarise, take_turns
+from surgicalmamba.bench.timing import percentile, summarise, take_turns
 
 
 def test_median_and_95th_percentile_by_hand():
@@ -17,3 +17,7 @@ def test_calls_take_turns_and_warm_up_runs_are_not_counted():
     timings = take_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, runs=3, warmup=2)
     assert order == ["a", "b"] * 5
     assert timings["a"].runs == timings["b"].runs == 3
+
+
+def test_percentiles_are_values_that_were_measured():
+    assert [percentile([3.0, 1.0, 2.0, 4.0], p) for p in (25, 50, 51, 99, 100)] == [1.0, 2.0, 3.0, 4.0, 4.0]

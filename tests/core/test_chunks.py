@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba.core.chunks import Segment, chunk_segments, closes_after
+from surgicalmamba.core.chunks import Segment, chunk_segments, closes_after, closing_lanes
 
 
 def test_a_fresh_call_of_ten_frames_is_cut_after_every_fourth():
@@ -46,3 +46,12 @@ def test_segments_cover_the_call_and_close_exactly_where_a_single_frame_call_wou
         if single.closing:
             one_by_one[t + 1] = single.closing
     assert {s.stop: s.closing for s in segments if s.closing} == one_by_one
+
+
+def test_the_lanes_that_have_just_reached_the_end_of_a_chunk_are_named():
+    assert closing_lanes((4, 5, 8, 0, 12), 4) == (0, 2, 3, 4)  # a lane that has seen nothing stands at an end too, and closes zeros
+    assert closing_lanes((4, 6, 10, 12), 4, clip_len=6) == (0, 2)
+
+
+def test_without_clocks_a_call_is_one_piece_and_nothing_closes():
+    assert chunk_segments(10, (), 4) == [Segment(0, 10, ())]

@@ -7,7 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surgicalmamba.core.rotation import cayley, faster_form, generator, regram, rotate_state, rotate_state_low_rank, unit_columns
+from surgicalmamba.core.rotation import (
+    cayley,
+    faster_form,
+    generator,
+    regram,
+    rotate_state,
+    rotate_state_low_rank,
+    solve_by_blocks,
+    unit_columns,
+)
 from surgicalmamba.core.ssd import ssd_scan
 
 
@@ -205,3 +214,43 @@ def test_interval_factors_of_plane_rotations_commute_while_ours_keep_the_order(p
     torch.testing.assert_close(R1 @ R2, in_planes(-0.4, 1.5))
     Z1, Z2 = (Z[0] for Z in rotations(planes, 2, heads=1, d_state=4, rank=2))
     assert (Z1 @ Z2 - Z2 @ Z1).abs().max() > 0.05
+
+
+@given(seed=st.integers(0, 10_000), d_state=st.integers(1, 12), rank=st.integers(1, 9), angle=st.floats(0.0, 50.0))
+@settings(max_examples=60, deadline=None)
+def test_the_solver_made_of_products_rotates_as_the_library_solver_does(seed, d_state, rank, angle):
+    g = torch.Generator().manual_seed(seed)
+    U, V = (unit_columns(torch.randn(2, 3, d_state, rank, dtype=torch.float64, generator=g)) for _ in range(2))
+    theta = torch.rand(2, 3, rank, dtype=torch.float64, generator=g) * angle
+    state = torch.randn(2, 3, 4, d_state, dtype=torch.float64, generator=g)
+    for form in ("low-rank", "dense"):
+        ours = regram(state, U, V, theta, form, solve_by_blocks)
+        torch.testing.assert_close(ours, regram(state, U, V, theta, form), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("form", ["low-rank", "dense"])
+@pytest.mark.parametrize("angle", [0.01, 1.0, 3.0])
+def test_the_solver_made_of_products_is_as_exact_as_the_library_solver_in_float32(planes, form, angle):
+    U, V, theta = planes(batch=2, heads=8, d_state=64, rank=16)
+    theta, state = theta / theta.max() * angle, torch.randn(2, 8, 4, 64, dtype=torch.float64)
+    exact = regram(state, U, V, theta, form)
+    single = regram(*(t.float() for t in (state, U, V, theta)), form, solve_by_blocks)
+    torch.testing.assert_close(single.double(), exact, rtol=0, atol=1e-5)
+
+
+def test_planes_that_cancel_each_other_do_not_break_the_solver_that_never_exchanges_rows():
+    g = torch.Generator().manual_seed(0)
+    U, V = (unit_columns(torch.randn(1, 1, 8, 1, dtype=torch.float64, generator=g)) for _ in range(2))
+    U, V, theta = torch.cat([U, U], -1), torch.cat([V, -V], -1), torch.full((1, 1, 2), 9.0, dtype=torch.float64)
+    state = torch.randn(1, 1, 3, 8, dtype=torch.float64, generator=g)
+    torch.testing.assert_close(regram(state, U, V, theta, "low-rank", solve_by_blocks), state)
+
+
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 11), columns=st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_the_solver_solves_systems_of_any_size_whose_symmetric_part_is_positive(seed, size, columns):
+    g = torch.Generator().manual_seed(seed)
+    half = torch.randn(3, size, size, dtype=torch.float64, generator=g)
+    A = torch.eye(size, dtype=torch.float64) + half - half.transpose(-1, -2)
+    B = torch.randn(3, size, columns, dtype=torch.float64, generator=g)
+    torch.testing.assert_close(solve_by_blocks(A, B), torch.linalg.solve(A, B), rtol=1e-9, atol=1e-9)

@@ -70,3 +70,22 @@ def test_no_lanes_is_a_valid_choice(state):
     assert_equal(state.reset_clip([]), state)
     assert_equal(state.put([], state.select([])), state)
     assert state.select([]).n_lanes == 0
+
+
+def test_every_tensor_has_a_name_in_the_order_of_the_tensors(state):
+    names = state.names()
+    assert names[:4] == ["blocks.0.slow.ssm", "blocks.0.slow.conv_tail", "blocks.0.slow.chunk_sum", "blocks.0.fast.ssm"]
+    assert names[-1] == "head.chunk_sum" and len(names) == len(state.tensors()) == 12
+
+
+def test_a_record_is_rebuilt_from_its_tensors(state):
+    assert_equal(state.map(torch.zeros_like).with_tensors(state.tensors()), state)
+
+
+def test_a_group_is_taken_out_and_put_back_without_touching_the_others(state):
+    assert [len(state.group(group)) for group in ("slow", "fast", "head")] == [2, 1, 1]
+    assert torch.equal(state.group("slow")[1].ssm, state.blocks[1].slow.ssm)
+    for group in ("slow", "head"):
+        emptied = state.with_group(group, [path.map(torch.zeros_like) for path in state.group(group)])
+        changed = [name for name, a, b in zip(state.names(), state.tensors(), emptied.tensors(), strict=True) if not torch.equal(a, b)]
+        assert changed == [name for name in state.names() if group in name]

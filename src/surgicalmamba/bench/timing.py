@@ -21,8 +21,12 @@ def summarise(seconds: list[float]) -> Timing:
     ordered = sorted(seconds)
     n = len(ordered)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    rank = -(-95 * n // 100)  # ceil(0.95 n)
-    return Timing(median * 1e3, ordered[rank - 1] * 1e3, n)
+    return Timing(median * 1e3, percentile(seconds, 95) * 1e3, n)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """The smallest value that at least this share of the values does not exceed (nearest rank)."""
+    return sorted(values)[-(-percent * len(values) // 100) - 1]
 
 
 def take_turns(calls: Mapping[str, Callable[[], object]], runs: int, warmup: int = 1) -> dict[str, Timing]:

@@ -119,3 +119,53 @@ def bench_train(
 
     result = measure(preset, features, runs, threads, quick)
     typer.echo(json_module.dumps(asdict(result), indent=2) if json else "\n".join(result.lines()))
+
+
+@bench.command()
+def stream(
+    preset: Annotated[str, typer.Option(help="paper, release or tiny.")] = "paper",
+    engines: Annotated[str, typer.Option(help="Comma-separated: eager, compiled, onnx, onnx-int8.")] = "eager,compiled,onnx,onnx-int8",
+    runs: Runs = 30,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of ONNX Runtime.")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="Three runs, no memory and no pools.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Instead: 36,000 frames through the tiny preset; constant cost and drift.")] = False,
+    frames: Annotated[int | None, typer.Option(min=1, help="Frames of --long, or at most of each video with --checkpoint.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Instead: agreement of a trained model's engines with the model itself.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Prepared dataset for --checkpoint.")] = None,
+    split: Annotated[str, typer.Option(help="Its videos: train, val, test or all.")] = "test",
+    plot: Annotated[Path | None, typer.Option(help="Also draw the figure into this PNG file.")] = None,
+    json: Json = False,
+) -> None:
+    """One live frame in each engine, backbone and temporal part, ordinary and at the end of a chunk; memory; how many streams at once.
+
+    Example: surgicalmamba bench stream --preset tiny --engines eager --quick
+    """
+    if (checkpoint is None) != (data is None):
+        raise typer.BadParameter("--checkpoint and --data go together.")
+    if plot is not None and (long or checkpoint is not None):
+        raise typer.BadParameter("--plot draws the main measurement; leave out --long and --checkpoint.")
+    names = [name.strip() for name in engines.split(",") if name.strip()]
+
+    from surgicalmamba.bench.timing import machine
+
+    if long or checkpoint is not None:
+        if checkpoint is not None and data is not None:
+            from surgicalmamba.bench.stream_agreement import bench_agreement
+
+            reports = [bench_agreement(checkpoint, data, split, name, frames, threads) for name in names if name != "eager"]
+        else:
+            from surgicalmamba.bench.stream_long import bench_long
+
+            reports = [bench_long(name, frames or 36_000, threads) for name in names]  # type: ignore[misc]
+        result = {"machine": machine(), "engines": [report.as_dict() for report in reports]}
+        typer.echo(json_module.dumps(result, indent=2) if json else "\n".join(line for report in reports for line in report.lines()))
+        return
+
+    from surgicalmamba.bench.stream import bench_stream
+
+    measured = bench_stream(preset, names, 3 if quick else runs, threads, memory=not quick, pool=not quick)
+    if plot is not None:
+        from surgicalmamba.bench.stream_plot import plot_stream
+
+        plot_stream(measured.as_dict(), plot)
+    typer.echo(json_module.dumps(measured.as_dict(), indent=2) if json else "\n".join(measured.lines()))

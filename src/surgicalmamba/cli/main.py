@@ -10,6 +10,7 @@ from surgicalmamba.cli.check import check
 from surgicalmamba.cli.demo import demo
 from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.cli.evaluate import evaluate
+from surgicalmamba.cli.export import export
 from surgicalmamba.cli.predict import predict
 from surgicalmamba.cli.prepare import prepare
 from surgicalmamba.cli.stream import stream
@@ -50,6 +51,7 @@ app.command()(train)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(stream)
+app.command()(export)
 app.add_typer(bench, name="bench")
 app.add_typer(study, name="study")
 app.command()(doctor)

@@ -27,16 +27,22 @@ def closes_after(frames_seen: int, chunk_len: int, clip_len: int | None) -> bool
     return seen_in_clip != 0 and seen_in_clip % chunk_len == 0
 
 
+def closing_lanes(frame_index: Sequence[int], chunk_len: int, clip_len: int | None = None) -> tuple[int, ...]:
+    """The lanes whose chunk ends at the frames they have now seen."""
+    return tuple(lane for lane, seen in enumerate(frame_index) if closes_after(seen, chunk_len, clip_len))
+
+
 def chunk_segments(length: int, frame_index: Sequence[int], chunk_len: int | None, clip_len: int | None = None) -> list[Segment]:
     """Cut a call of `length` frames at every chunk boundary of every lane.
 
-    frame_index[i] is the number of frames lane i has seen before the call; chunk_len None means that nothing ever closes."""
+    frame_index[i] is the number of frames lane i has seen before the call; chunk_len None means that nothing ever closes. Without
+    clocks (an empty frame_index) nothing closes either: then closing is the caller's business."""
     if chunk_len is None:
         return [Segment(0, length, ())]
     segments = []
     start = 0
     for stop in range(1, length + 1):
-        closing = tuple(lane for lane, seen in enumerate(frame_index) if closes_after(seen + stop, chunk_len, clip_len))
+        closing = closing_lanes([seen + stop for seen in frame_index], chunk_len, clip_len)
         if closing or stop == length:
             segments.append(Segment(start, stop, closing))
             start = stop

@@ -3,6 +3,7 @@
 Shapes: U and V (b, h, n, r), theta (b, h, r), state (b, h, p, n), generator and rotation (b, h, n, n). Everything in float32 or
 float64."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from surgicalmamba.core.precision import in_full_precision
 
 Form = Literal["low-rank", "dense"]
+Solve = Callable[[Tensor, Tensor], Tensor]
+"""X of A X = B for a batch of square A: `torch.linalg.solve`, or `solve_by_blocks` where that does not exist."""
 
 
 def unit_columns(planes: Tensor) -> Tensor:
@@ -25,10 +28,10 @@ def generator(U: Tensor, V: Tensor, theta: Tensor) -> Tensor:
     return half - half.transpose(-1, -2)
 
 
-def cayley(generator: Tensor) -> Tensor:
+def cayley(generator: Tensor, solve: Solve = torch.linalg.solve) -> Tensor:
     """Z = (I - S/2)^-1 (I + S/2), eq. (cayley): orthogonal for every skew-symmetric S, differentiable everywhere."""
     identity = torch.eye(generator.shape[-1], dtype=generator.dtype, device=generator.device)
-    return torch.linalg.solve(identity - generator / 2, identity + generator / 2)
+    return solve(identity - generator / 2, identity + generator / 2)
 
 
 def rotate_state(state: Tensor, rotation: Tensor) -> Tensor:
@@ -36,14 +39,36 @@ def rotate_state(state: Tensor, rotation: Tensor) -> Tensor:
     return state @ rotation
 
 
-def rotate_state_low_rank(state: Tensor, U: Tensor, V: Tensor, theta: Tensor) -> Tensor:
+def rotate_state_low_rank(state: Tensor, U: Tensor, V: Tensor, theta: Tensor, solve: Solve = torch.linalg.solve) -> Tensor:
     """h Z without ever forming Z: a 2r x 2r solve (Woodbury) instead of an N x N one.
 
-    With S = P Q^T, P = [U theta, -V theta] and Q = [V, U], Z = I + P (I - Q^T P / 2)^-1 Q^T."""
-    P = torch.cat([U * theta[..., None, :], -V * theta[..., None, :]], dim=-1)  # (b, h, n, 2r)
-    Q = torch.cat([V, U], dim=-1)
+    With S = P Q^T, P = [U theta, -V theta] and Q = [V, U], Z = I + P (I - Q^T P / 2)^-1 Q^T. Columns go plane by plane (u1, v1,
+    u2, v2, ...), which `solve_by_blocks` relies on."""
+    P = torch.stack([U * theta[..., None, :], -V * theta[..., None, :]], dim=-1).flatten(-2)  # (b, h, n, 2r)
+    Q = torch.stack([V, U], dim=-1).flatten(-2)
     core = torch.eye(P.shape[-1], dtype=P.dtype, device=P.device) - Q.transpose(-1, -2) @ P / 2
-    return state + (state @ P) @ torch.linalg.solve(core, Q.transpose(-1, -2))
+    return state + (state @ P) @ solve(core, Q.transpose(-1, -2))
+
+
+def solve_by_blocks(A: Tensor, B: Tensor) -> Tensor:
+    """X of A X = B by matrix products alone, for runtimes without a linear solver. A (..., m, m), B (..., m, c).
+
+    Eliminates halves of even size, down to 2 x 2, and never exchanges rows. That is safe for the two systems above and only for
+    such: the first k planes of `core` are the system of a rotation with k planes, whose determinant is at least 1, and I - S/2 has
+    a positive definite symmetric part."""
+    size = A.shape[-1]
+    if size == 1:
+        return B / A
+    if size == 2:
+        J = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=A.dtype, device=A.device)
+        adjugate = J.T @ A.transpose(-1, -2) @ J
+        return adjugate @ B / (A @ adjugate)[..., :1, :1]  # A times its adjugate is det(A) I
+    parts = [size // 4 * 2 or 2, size - (size // 4 * 2 or 2)]
+    (A11, A12), (A21, A22) = (rows.split(parts, dim=-1) for rows in A.split(parts, dim=-2))
+    B1, B2 = B.split(parts, dim=-2)
+    coupling, above = solve_by_blocks(A11, torch.cat([A12, B1], dim=-1)).split([parts[1], B.shape[-1]], dim=-1)
+    below = solve_by_blocks(A22 - A21 @ coupling, B2 - A21 @ above)
+    return torch.cat([above - coupling @ below, below], dim=-2)
 
 
 def faster_form(d_state: int, rank: int) -> Form:
@@ -55,8 +80,8 @@ def faster_form(d_state: int, rank: int) -> Form:
 
 
 @in_full_precision
-def regram(state: Tensor, U: Tensor, V: Tensor, theta: Tensor, form: Form) -> Tensor:
+def regram(state: Tensor, U: Tensor, V: Tensor, theta: Tensor, form: Form, solve: Solve = torch.linalg.solve) -> Tensor:
     """Rotate the carried state by the Cayley transform of the generator, in one of two equal forms."""
     if form == "low-rank":
-        return rotate_state_low_rank(state, U, V, theta)
-    return rotate_state(state, cayley(generator(U, V, theta)))
+        return rotate_state_low_rank(state, U, V, theta, solve)
+    return rotate_state(state, cayley(generator(U, V, theta), solve))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -28,6 +28,25 @@ class TensorRecord:
             return tensor
 
         self.map(note)
+        return found
+
+    def with_tensors(self: T, tensors: Sequence[Tensor]) -> T:
+        """A record of the same form holding these tensors, in the order of `tensors()`."""
+        remaining = iter(tensors)
+        return self.map(lambda _: next(remaining))
+
+    def names(self) -> list[str]:
+        """A dotted name for every tensor, in the order of `tensors()`: blocks.0.slow.ssm."""
+        found: list[str] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                found.append(field.name)
+            elif isinstance(value, TensorRecord):
+                found += [f"{field.name}.{name}" for name in value.names()]
+            elif isinstance(value, tuple):
+                parts = [(i, part) for i, part in enumerate(value) if isinstance(part, TensorRecord)]
+                found += [f"{field.name}.{i}.{name}" for i, part in parts for name in part.names()]
         return found
 
     @property
@@ -91,6 +110,10 @@ class BlockState(TensorRecord):
     fast: PathState | None
 
 
+Group = Literal["slow", "fast", "head"]
+"""Paths that end their chunks at the same frames: the slow paths of all blocks, the fast ones, the head's."""
+
+
 @dataclass(frozen=True)
 class ModelState(TensorRecord):
     """The whole network between two calls. `frame_index[i]` counts the frames lane i has seen of its procedure."""
@@ -131,6 +154,22 @@ class ModelState(TensorRecord):
             return self
         blocks = tuple(replace(b, fast=None if b.fast is None else b.fast.clear(lanes)) for b in self.blocks)
         return replace(self, blocks=blocks, head=self.head.clear(lanes))
+
+    def group(self, group: Group) -> tuple[PathState, ...]:
+        """The paths of a group, block by block; none where the model has no such path."""
+        if group == "head":
+            return (self.head,)
+        paths = (block.slow if group == "slow" else block.fast for block in self.blocks)
+        return tuple(path for path in paths if path is not None)
+
+    def with_group(self, group: Group, paths: Sequence[PathState]) -> "ModelState":
+        """A copy in which the paths of a group are these, in the order of `group`."""
+        if group == "head":
+            (head,) = paths
+            return replace(self, head=head)
+        pairs = zip(self.blocks, paths, strict=True)
+        blocks = (replace(block, slow=path) if group == "slow" else replace(block, fast=path) for block, path in pairs)
+        return replace(self, blocks=tuple(blocks))
 
     @staticmethod
     def stack(states: "Sequence[ModelState]") -> "ModelState":

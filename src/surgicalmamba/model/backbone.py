@@ -88,10 +88,10 @@ class ConvNeXt(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         if frames.dim() != 4 or frames.shape[1] != 3 or frames.shape[-1] % 32 or frames.shape[-2] % 32:
             raise InputError(f"frames have shape {tuple(frames.shape)}; expected (n, 3, H, W) with H and W multiples of 32.")
-        return torch.cat([self._encode(part) for part in frames.split(self.config.micro_batch)])
+        return torch.cat([self.encode_batch(part) for part in frames.split(self.config.micro_batch)])
 
-    def _encode(self, frames: Tensor) -> Tensor:
-        """One micro-batch. Frozen stages keep no activations; trainable ones recompute theirs if so configured."""
+    def encode_batch(self, frames: Tensor) -> Tensor:
+        """One micro-batch, unchecked. Frozen stages keep no activations; trainable ones recompute theirs if so configured."""
         x = self.stem(frames)
         n_frozen = self.config.frozen_stages
         for index, stage in enumerate(self.stages):

@@ -44,10 +44,6 @@ class DualPathBlock(nn.Module):
         self.ffn_norm = nn.LayerNorm(d_model)
         self.ffn = FeedForward(d_model, ffn_ratio)
 
-    def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> BlockState:
-        fast = None if self.fast is None else self.fast.initial_state(n_lanes, dtype, device)
-        return BlockState(self.slow.initial_state(n_lanes, dtype, device), fast)
-
     def forward(self, x: Tensor, state: BlockState, frame_index: Sequence[int]) -> tuple[Tensor, Tensor | None, BlockState]:
         """x (b, l, d_model) -> the same shape, the slow path's intensity logit (b, l) or None, and the new state."""
         u = self.norm(x)

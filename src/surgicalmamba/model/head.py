@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from surgicalmamba.config import HeadConfig
@@ -17,9 +16,6 @@ class PhaseHead(nn.Module):
         super().__init__()
         self.block = DualPathBlock(d_model, config.path, None, config.ffn_ratio, clip_len, slow_carries=False)
         self.classifier = nn.Linear(d_model, n_phases)
-
-    def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> PathState:
-        return self.block.slow.initial_state(n_lanes, dtype, device)
 
     def forward(self, x: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
         """x (b, l, d_model) -> logits (b, l, k) and the new state."""

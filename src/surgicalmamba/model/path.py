@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from surgicalmamba.config import PathConfig, default_dt_rank
 from surgicalmamba.core.backends import scan
 from surgicalmamba.core.chunks import chunk_segments
-from surgicalmamba.core.precision import full, full_dtype
+from surgicalmamba.core.precision import full
+from surgicalmamba.core.rotation import Solve
 from surgicalmamba.core.state import PathState
 from surgicalmamba.core.timewarp import warp_step
 from surgicalmamba.model.conv import CausalConv
 from surgicalmamba.model.intensity import IntensityNet
-from surgicalmamba.model.rotator import Rotator
+from surgicalmamba.model.layout import empty_path_state
+from surgicalmamba.model.rotator import Rotator, rotate_together
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,7 @@ class SSMPath(nn.Module):
 
     def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> PathState:
         """The memory before the first frame: zeros, in full precision whatever the weights are."""
-        c = self.config
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(n_lanes, *shape, dtype=full_dtype(dtype), device=device)
-
-        chunk_sum = None if self.rotator is None else zeros(self.n_heads, c.d_head)
-        return PathState(zeros(self.n_heads, c.d_head, c.d_state), zeros(c.d_conv - 1, self.d_inner), chunk_sum)
+        return empty_path_state(self.d_inner, self.config, n_lanes, dtype, device)
 
     def forward(self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None) -> PathOutput:
         """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""
@@ -115,8 +111,19 @@ class SSMPath(nn.Module):
 
     def close_chunk(self, state: PathState, lanes: Sequence[int]) -> PathState:
         """End the open chunk of these lanes: rotate what is carried on, and begin a new summary."""
-        assert self.rotator is not None and state.chunk_sum is not None
         if len(lanes) == state.ssm.shape[0]:
-            ssm = self.rotator(state.ssm, state.chunk_sum / self.config.chunk_len)
-            return replace(state, ssm=ssm, chunk_sum=torch.zeros_like(state.chunk_sum))
-        return state.put(lanes, self.close_chunk(state.select(lanes), range(len(lanes))))
+            return close_chunks([self], [state])[0]
+        return state.put(lanes, close_chunks([self], [state.select(lanes)])[0])
+
+
+def close_chunks(paths: Sequence[SSMPath], states: Sequence[PathState], solve: Solve = torch.linalg.solve) -> list[PathState]:
+    """End the open chunk of every lane in paths of one size: rotate what is carried on, and begin new summaries."""
+    rotators, sums = [], []
+    for path, state in zip(paths, states, strict=True):
+        assert path.rotator is not None and state.chunk_sum is not None
+        rotators.append(path.rotator)
+        sums.append(state.chunk_sum)
+    means = [total / path.config.chunk_len for path, total in zip(paths, sums, strict=True)]
+    rotated = rotate_together(rotators, [state.ssm for state in states], means, solve)
+    new = zip(states, rotated, sums, strict=True)
+    return [replace(state, ssm=ssm, chunk_sum=torch.zeros_like(total)) for state, ssm, total in new]

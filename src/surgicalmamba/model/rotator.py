@@ -1,6 +1,7 @@
 """From a chunk's summary to the rotation of the carried state: per-head networks for planes and angles."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from surgicalmamba.config import RotationConfig
 from surgicalmamba.core.precision import in_full_precision
-from surgicalmamba.core.rotation import Form, faster_form, regram, unit_columns
+from surgicalmamba.core.rotation import Form, Solve, faster_form, regram, unit_columns
 
 
 class PerHeadMLP(nn.Module):
@@ -58,4 +59,17 @@ class Rotator(nn.Module):
 
     def forward(self, state: Tensor, summary: Tensor) -> Tensor:
         """state (b, h, p, n) and the chunk's mean output (b, h, p) -> the rotated state."""
-        return regram(state, *self.factors(summary), self.form)
+        (rotated,) = rotate_together([self], [state], [summary])
+        return rotated
+
+
+def rotate_together(
+    rotators: Sequence[Rotator], states: Sequence[Tensor], summaries: Sequence[Tensor], solve: Solve = torch.linalg.solve
+) -> list[Tensor]:
+    """Rotate the states of paths of one size, each by its own rotator. Heads are independent, so all are solved at once."""
+    factors = [rotator.factors(summary) for rotator, summary in zip(rotators, summaries, strict=True)]
+    if len(rotators) == 1:
+        return [regram(states[0], *factors[0], rotators[0].form, solve)]
+    U, V, theta = (torch.cat(parts, dim=1) for parts in zip(*factors, strict=True))
+    rotated = regram(torch.cat(list(states), dim=1), U, V, theta, rotators[0].form, solve)
+    return list(rotated.split([state.shape[1] for state in states], dim=1))

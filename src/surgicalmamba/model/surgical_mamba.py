@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.chunks import chunk_segments
 from surgicalmamba.core.precision import full_dtype
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import Group, ModelState
 from surgicalmamba.errors import InputError, NonFiniteError
 from surgicalmamba.model.backbone import ConvNeXt
 from surgicalmamba.model.dual_path import DualPathBlock
 from surgicalmamba.model.head import PhaseHead
+from surgicalmamba.model.layout import empty_state, rotation_grids
+from surgicalmamba.model.path import SSMPath
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.standardise import Standardise
 
@@ -52,8 +54,7 @@ class SurgicalMamba(nn.Module):
     def initial_state(self, n_lanes: int) -> ModelState:
         """The memory before the first frame of `n_lanes` procedures."""
         weight = self.head.classifier.weight
-        blocks = tuple(block.initial_state(n_lanes, weight.dtype, weight.device) for block in self._blocks())
-        return ModelState(blocks, self.head.initial_state(n_lanes, weight.dtype, weight.device), (0,) * n_lanes)
+        return empty_state(self.config, n_lanes, weight.dtype, weight.device)
 
     def forward(self, frames: Tensor, state: ModelState | None = None) -> Output[ModelState]:
         """frames (b, l, 3, H, W), ImageNet-normalised, H and W multiples of 32; l may be anything from one frame up."""
@@ -105,6 +106,24 @@ class SurgicalMamba(nn.Module):
         intensity = None if intensities[0] is None else torch.stack(intensities, dim=-1)
         state = replace(state, blocks=tuple(blocks), head=head_state)
         return logits, intensity, state.advance(features.shape[1])
+
+    def advance_within_chunk(self, features: Tensor, state: ModelState) -> Output[ModelState]:
+        """One frame (b, d_feature) of every lane with nothing opened, closed or checked, and clocks left alone.
+
+        What engines capture. A chunk's end only turns what is carried on, so `close_chunks` after it, then `reset_clip`, make the
+        same frame as `forward_features`."""
+        logits, intensity, after = self._advance(features[:, None], state.at(()))
+        return Output(logits[:, 0], None if intensity is None else intensity[:, 0], after.at(state.frame_index))
+
+    def rotating_paths(self) -> dict[Group, tuple[SSMPath, ...]]:
+        """The paths that close chunks, by group; a group closes at the same frames."""
+        fast = (block.fast for block in self._blocks())
+        groups: dict[Group, tuple[SSMPath, ...]] = {
+            "slow": tuple(block.slow for block in self._blocks()),
+            "fast": tuple(path for path in fast if path is not None),
+            "head": (self.head.block.slow,),
+        }
+        return {name: groups[name] for name in rotation_grids(self.config)}
 
     def _check_tensor(self, name: str, values: Tensor, state: ModelState | None) -> None:
         """One-line refusals at the door: type, emptiness, device, lanes, non-finite values."""

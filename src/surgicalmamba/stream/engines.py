@@ -1,15 +1,127 @@
-"""Which engine runs a model."""
+"""Open an engine by name. Every engine but eager proves on a few frames that it computes what eager computes, or is refused."""
 
-from surgicalmamba.errors import SessionError
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from surgicalmamba.errors import EngineError, InputError
+from surgicalmamba.model.checkpoint import fingerprint
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.stream.cache import cache_folder, export_key, read_choice, setting_key, write_choice
 from surgicalmamba.stream.eager import EagerEngine
 from surgicalmamba.stream.engine import Engine
+from surgicalmamba.stream.parity import answers, check_features, check_pictures, read_answers, require
 
-ENGINES = ("eager",)
+EngineName = Literal["auto", "eager", "compiled", "onnx", "onnx-int8"]
+ENGINE_NAMES: tuple[str, ...] = get_args(EngineName)
+MEASURED_FRAMES = 7
+
+Say = Callable[[str], None]
 
 
-def open_engine(model: SurgicalMamba, name: str) -> Engine:
-    """The engine of that name for a model; `auto` is the best one that is here."""
-    if name not in ("auto", *ENGINES):
-        raise SessionError(f"unknown engine {name!r}; choose auto or one of: {', '.join(ENGINES)}.")
-    return EagerEngine(model)
+def open_engine(model: SurgicalMamba, name: str = "auto", *, threads: int | None = None, say: Say | None = None) -> Engine:
+    """The engine of this name for a model. `auto` is the fastest of those that agree with eager in float32, by a short measurement
+    that is kept for the next start. `threads` is for ONNX Runtime; torch has its own setting. `say` hears what takes long."""
+    if name not in ENGINE_NAMES:
+        raise InputError(f"there is no engine {name!r}; engines: {', '.join(ENGINE_NAMES)}.")
+    say = say or (lambda _: None)
+    eager = EagerEngine(model)
+    if name == "eager":
+        return eager
+    if name == "auto":
+        return _fastest(model, eager, threads, say)
+    return _checked(build(model, name, threads, say), eager)
+
+
+def open_exported(folder: str | Path, *, threads: int | None = None) -> Engine:
+    """The engine of an export folder, without the model's weights, checked against the answers eager gave when it was exported."""
+    from surgicalmamba.stream.export import ANSWERS_FILE
+    from surgicalmamba.stream.exported import ExportedEngine
+
+    engine = ExportedEngine(Path(folder), threads)
+    require(engine, read_answers(Path(folder) / ANSWERS_FILE))
+    return engine
+
+
+def build(model: SurgicalMamba, name: str, threads: int | None, say: Say) -> Engine:
+    """An engine that is not checked yet."""
+    if name == "compiled":
+        from surgicalmamba.stream.compiled import CompiledEngine
+
+        say("compiling the model; this takes a minute or two")
+        return CompiledEngine(model)
+    return _from_kept_export(model, name == "onnx-int8", threads, say)
+
+
+def _from_kept_export(model: SurgicalMamba, int8: bool, threads: int | None, say: Say) -> Engine:
+    """The engine of an export in the cache folder; the export is made when it is not there or does not load."""
+    from surgicalmamba.stream.export import export
+    from surgicalmamba.stream.exported import ExportedEngine, onnx_runtime
+
+    onnx_runtime()
+    base = cache_folder() / "exports" / export_key(fingerprint(model))
+    exact, wanted = base / "fp32", base / ("int8" if int8 else "fp32")
+    try:
+        return ExportedEngine(wanted, threads)
+    except EngineError:
+        shutil.rmtree(wanted, ignore_errors=True)
+    say("exporting the model to ONNX; this takes a minute or two and is kept for the next start")
+    export(model, wanted, int8=int8, graphs_from=exact if int8 and exact.is_dir() else None)
+    return ExportedEngine(wanted, threads)
+
+
+def _checked(engine: Engine, eager: EagerEngine) -> Engine:
+    require(engine, answers(eager))
+    return engine
+
+
+def candidates(device: torch.device) -> tuple[str, ...]:
+    """What `auto` compares: engines in float32, leaving out those measured slower everywhere so far and slow to prepare."""
+    return ("eager", "compiled") if device.type == "cuda" else ("eager", "onnx")
+
+
+def _fastest(model: SurgicalMamba, eager: EagerEngine, threads: int | None, say: Say) -> Engine:
+    device = model.head.classifier.weight.device
+    names = candidates(device)
+    key = setting_key(fingerprint(model), str(device), threads or torch.get_num_threads())
+    kept = read_choice(key, names)
+    if kept is not None:
+        try:
+            return eager if kept == "eager" else _checked(build(model, kept, threads, say), eager)
+        except EngineError as error:
+            say(f"the engine chosen before does not work any more, choosing anew: {error}")
+    engines: dict[str, Engine] = {"eager": eager}
+    for name in names[1:]:
+        try:
+            engines[name] = _checked(build(model, name, threads, say), eager)
+        except EngineError as error:
+            say(f"{name} is left out: {error}")
+    frame_ms = measure(engines)
+    best = min(frame_ms, key=lambda name: frame_ms[name])
+    write_choice(key, best, frame_ms)
+    say("engine: " + best + " (" + ", ".join(f"{name} {value:.1f} ms" for name, value in frame_ms.items()) + " per frame)")
+    return engines[best]
+
+
+def measure(engines: dict[str, Engine]) -> dict[str, float]:
+    """Median milliseconds of one whole frame in each engine, taking turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    for turn in range(MEASURED_FRAMES + 1):
+        for name, engine in engines.items():
+            start = time.perf_counter()
+            _one_frame(engine)
+            if turn:  # the first turn warms up
+                seconds[name].append(time.perf_counter() - start)
+    return {name: 1e3 * median(values) for name, values in seconds.items()}
+
+
+def _one_frame(engine: Engine) -> Tensor:
+    config = engine.config
+    features = check_features(config)[:1] if config.backbone is None else engine.encode(check_pictures(config))
+    return engine.advance(features.to(engine.initial_state(1).head.ssm.device), engine.initial_state(1)).logits.cpu()

@@ -1,0 +1,88 @@
+"""Constant cost: ten hours at one frame per second through one engine, frame by frame. Does it slow down, grow or drift?"""
+
+import gc
+import time
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from surgicalmamba.bench.stream_memory import resident_mb
+from surgicalmamba.config import ModelConfig
+from surgicalmamba.errors import InputError
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.stream.engine import Engine
+from surgicalmamba.stream.engines import open_engine
+
+WINDOW = 1000
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """One engine over many frames. Early frames are numbers 1,000 to 2,000, so that warming up is over."""
+
+    engine: str
+    frames: int
+    early_median_ms: float
+    late_median_ms: float
+    late_over_early: float
+    resident_growth_mb: float
+    logit_drift: float
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        return [
+            f"{self.engine}, {self.frames:,} frames: median {self.early_median_ms:.2f} ms over frames 1,000 to 2,000, "
+            f"{self.late_median_ms:.2f} ms over the last 1,000 (ratio {self.late_over_early:.3f})",
+            f"  resident memory grew by {self.resident_growth_mb:.1f} MB after frame 2,000; "
+            f"largest difference of the last 1,000 frames' logits from the clip form {self.logit_drift:.1e}",
+        ]
+
+
+def bench_long(engine_name: str, n_frames: int, threads: int) -> LongRun:
+    """The tiny preset on feature vectors of noise."""
+    if n_frames < 3 * WINDOW:
+        raise InputError(f"{n_frames} frames are too few to compare early with late ones; use {3 * WINDOW} or more.")
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    model = SurgicalMamba(ModelConfig.preset("tiny")).eval()
+    engine = open_engine(model, engine_name, threads=threads)
+    features = torch.randn(n_frames, model.feature_width, generator=torch.Generator().manual_seed(1))
+    seconds, grown, last_logits = _push_all(engine, features)
+    expected = _clip_form(model, features)[-WINDOW:]
+    early, late = (1e3 * median(part) for part in (seconds[WINDOW : 2 * WINDOW], seconds[-WINDOW:]))
+    drift = float((last_logits - expected).abs().max())
+    return LongRun(engine.name, n_frames, early, late, late / early, grown, drift)
+
+
+def _push_all(engine: Engine, features: Tensor) -> tuple[list[float], float, Tensor]:
+    """Seconds of each frame, growth of resident memory after frame 2,000, logits of the last frames."""
+    state, last = engine.initial_state(1), []
+    seconds = [0.0] * len(features)
+    at_start = 0.0
+    for number, vector in enumerate(features):
+        if number == 2 * WINDOW:
+            gc.collect()
+            at_start = resident_mb()[1]
+        start = time.perf_counter()
+        output = engine.advance(vector[None], state)
+        seconds[number] = time.perf_counter() - start
+        state = output.state
+        if number >= len(features) - WINDOW:
+            last.append(output.logits)
+    gc.collect()
+    return seconds, resident_mb()[1] - at_start, torch.cat(last)
+
+
+@torch.no_grad()
+def _clip_form(model: SurgicalMamba, features: Tensor) -> Tensor:
+    """The same frames clip by clip, as in training."""
+    state, logits = model.initial_state(1), []
+    for clip in features.split(model.config.clip_len):
+        output = model.forward_features(clip[None], state)
+        state = output.state
+        logits.append(output.logits[0])
+    return torch.cat(logits)

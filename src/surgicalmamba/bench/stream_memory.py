@@ -1,0 +1,71 @@
+"""Memory of an engine, measured in a process that holds nothing else; this file is also that process."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from surgicalmamba.errors import EngineError
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident megabytes (10^6 bytes) of the whole process, Python and libraries included: at most, and once it runs."""
+
+    peak_mb: float
+    resident_mb: float
+
+
+def measure_memory(engine: str, folder: Path, threads: int) -> Memory:
+    """Open the engine in a fresh process and run a few frames over the end of a chunk."""
+    command = [sys.executable, "-m", "surgicalmamba.bench.stream_memory", engine, str(folder), str(threads)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise EngineError(f"the {engine} engine failed in a process of its own: {result.stderr.strip().splitlines()[-1:]}")
+    return Memory(**json.loads(result.stdout.splitlines()[-1]))
+
+
+def resident_mb() -> tuple[float, float]:
+    """Peak and present resident memory of this process in megabytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # not getrusage: its peak is inherited from the process that started this one
+        sizes = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
+        return tuple(int(sizes[key].split()[0]) * 1024 / 1e6 for key in ("VmHWM", "VmRSS"))  # type: ignore[return-value]
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+    return peak, peak
+
+
+def _run_frames(name: str, folder: Path, threads: int) -> None:
+    import torch
+
+    from surgicalmamba.stream.engine import Engine
+
+    torch.set_num_threads(threads)
+    engine: Engine
+    if name in ("eager", "compiled"):
+        from surgicalmamba.model.checkpoint import load
+        from surgicalmamba.stream.compiled import CompiledEngine
+        from surgicalmamba.stream.eager import EagerEngine
+
+        model = load(folder)
+        engine = EagerEngine(model) if name == "eager" else CompiledEngine(model)
+    else:
+        from surgicalmamba.stream.exported import ExportedEngine
+
+        engine = ExportedEngine(folder, threads)
+    config = engine.config
+    assert config.backbone is not None
+    size = config.backbone.image_size
+    state = engine.initial_state(1).at([config.block.slow.chunk_len - 2])
+    for _ in range(4):
+        features = engine.encode(torch.zeros(1, size, size, 3, dtype=torch.uint8))
+        state = engine.advance(features, state).state
+
+
+if __name__ == "__main__":
+    _run_frames(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    peak, now = resident_mb()
+    print(json.dumps({"peak_mb": peak, "resident_mb": now}))
