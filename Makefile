@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt src/surgicalmamba/version.py
 
-.PHONY: demo test clean
+.PHONY: demo test demo-model clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -17,6 +17,14 @@ test: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+# The model that ships in src/surgicalmamba/assets/demo; see docs/synthetic.md.
+demo-model: $(VENV)/installed
+	$(BIN)/surgicalmamba prepare synthetic --out synthetic-demo --videos 100 --short --fps 1 --seed 11
+	$(BIN)/surgicalmamba prepare custom --source synthetic-demo --out synthetic-demo-prepared
+	$(BIN)/surgicalmamba train --config configs/demo-start.yaml
+	$(BIN)/surgicalmamba train --config configs/demo.yaml
+	cp runs/demo/best/config.json runs/demo/best/model.safetensors src/surgicalmamba/assets/demo/
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

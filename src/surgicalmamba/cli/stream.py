@@ -9,7 +9,7 @@ import typer
 
 def stream(
     source: Annotated[str, typer.Argument(help="A video file, an image folder, rtsp://..., http://..., device:0, or - for a pipe.")],
-    model: Annotated[str | None, typer.Option(help="Checkpoint folder, run folder or Hub id. Default: the demo model.")] = None,
+    model: Annotated[str | None, typer.Option(help="Checkpoint, run or export folder, or Hub id. Default: the demo model.")] = None,
     engine: Annotated[str, typer.Option(help="auto, or the name of an engine.")] = "auto",
     realtime: Annotated[bool, typer.Option("--realtime", help="Play a recording at its own pace; what is late is dropped.")] = False,
     out: Annotated[list[Path] | None, typer.Option(help="FILE.jsonl (line by line) or FILE.csv (for evaluate); repeatable.")] = None,
@@ -50,10 +50,14 @@ def stream(
     from surgicalmamba.cli.watch import Watch
     from surgicalmamba.train.distributed import pick_device
 
-    job = Job.open(source, model, engine, rates[0], rates[1], chosen, output_stage, pick_device(device))
+    job = Job.open(source, model, engine, rates[0], rates[1], chosen, output_stage, pick_device(device), _say)
     with Watch(job.timeline, job.source.duration_s, source) as watch:
         result = job.run(files, overlay, realtime, watch)
     if json:
         typer.echo(json_module.dumps(result.as_dict(), indent=2))
     else:
         typer.echo(result.text())
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

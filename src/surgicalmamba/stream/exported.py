@@ -44,7 +44,8 @@ def read_export(folder: Path) -> dict[str, object]:
         about = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise EngineError(f"{file} cannot be read: {error}; export again.") from None
-    if not isinstance(about, dict) or not isinstance(about.get("model"), dict) or about.get("format") != FORMAT or not about.get("fingerprint"):
+    complete = isinstance(about, dict) and isinstance(about.get("model"), dict) and bool(about.get("fingerprint"))
+    if not complete or about.get("format") != FORMAT:
         raise EngineError(f"{file} is not an export of format {FORMAT}; export again with this version.")
     return about
 

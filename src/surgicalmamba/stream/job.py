@@ -12,8 +12,9 @@ import torch
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.checkpoint import demo_model_path, load
 from surgicalmamba.stream.engine import Engine
-from surgicalmamba.stream.engines import open_engine
+from surgicalmamba.stream.engines import Say, open_engine, open_exported
 from surgicalmamba.stream.estimate import Counts
+from surgicalmamba.stream.exported import EXPORT_FILE
 from surgicalmamba.stream.output import OutputStage
 from surgicalmamba.stream.overlay import OverlaySink
 from surgicalmamba.stream.policy import Action, Policy
@@ -107,14 +108,19 @@ class Job:
         policy: Policy,
         stage: Path | None,
         device: torch.device,
+        say: Say | None = None,
     ) -> "Job":
-        """Load the model (the demo model if none is named) and open the source."""
+        """Load the model (the demo model if none is named), or the export it is, and open the source. `say` hears what takes long."""
         place = Path(demo_model_path() if model is None else model)
-        loaded = load(place / "best" if (place / "best").is_dir() else model if model is not None else place).to(device)
-        rate = fps or loaded.config.preprocess.rate
-        pictures = open_pictures(source, loaded.config.preprocess, rate, image_fps)
-        chosen = open_engine(loaded, engine)
-        names = loaded.config.phases or tuple(str(number) for number in range(loaded.config.n_phases))
+        if (place / EXPORT_FILE).is_file():
+            chosen = open_exported(place)
+        else:
+            loaded = load(place / "best" if (place / "best").is_dir() else model if model is not None else place)
+            chosen = open_engine(loaded.to(device), engine, say=say)
+        config = chosen.config
+        rate = fps or config.preprocess.rate
+        pictures = open_pictures(source, config.preprocess, rate, image_fps)
+        names = config.phases or tuple(str(number) for number in range(config.n_phases))
         return cls(chosen, pictures, rate, policy, None if stage is None else OutputStage.load(stage), Timeline(names, float(rate)))
 
     def run(self, files: Sequence[Path], overlay: Path | None, realtime: bool, watch: Sink) -> Summary:
