@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "report": {"errors", "eval", "data"},
     "model": {"errors", "config", "core", "version"},
     "train": {"errors", "config", "core", "model", "data", "eval", "version"},
-    "stream": {"errors", "config", "core", "model", "data", "version"},
+    "stream": {"errors", "config", "core", "model", "data", "eval", "report", "version"},
     "peers": {"errors", "config", "core", "model"},
     "serve": {"errors", "config", "core", "model", "data", "stream", "version"},
     "studies": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},

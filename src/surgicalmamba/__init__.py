@@ -18,12 +18,20 @@ if TYPE_CHECKING:
     from surgicalmamba.model.recognizer import Output as Output
     from surgicalmamba.model.release import load_release as load_release
     from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
+    from surgicalmamba.stream.estimate import PhaseEstimate as PhaseEstimate
+    from surgicalmamba.stream.policy import Policy as Policy
+    from surgicalmamba.stream.pool import SessionPool as SessionPool
+    from surgicalmamba.stream.session import Session as Session
     from surgicalmamba.train import losses as losses
 
 _HOME = {
     "ModelConfig": "surgicalmamba.config",
     "ModelState": "surgicalmamba.core.state",
     "Output": "surgicalmamba.model.recognizer",
+    "PhaseEstimate": "surgicalmamba.stream.estimate",
+    "Policy": "surgicalmamba.stream.policy",
+    "Session": "surgicalmamba.stream.session",
+    "SessionPool": "surgicalmamba.stream.pool",
     "SurgicalMamba": "surgicalmamba.model.surgical_mamba",
     "data": "surgicalmamba.data",
     "load": "surgicalmamba.model.checkpoint",

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
@@ -215,6 +216,34 @@ class BackboneConfig(Section):
         return self
 
 
+class PreprocessConfig(Section):
+    """From a camera's picture to the model's: what `prepare` did to the training videos, so that a live session does the same.
+
+    The defaults are those of `prepare`; a training run writes down what its dataset was prepared with."""
+
+    box: Literal["inclusive", "exclusive", "all-columns", "none"] = Field("inclusive", description="How the dark margin is cut.")
+    size: Annotated[int, Field(ge=16)] = Field(250, description="Side of a stored frame, pixels.")
+    jpeg_quality: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        95, description="Stored frames are JPEG; a live frame goes through the same loss. None stores no picture, so nothing is lost."
+    )
+    fps: str = Field("1", description="Samples per second, an exact fraction such as 1, 1/2 or 30000/1001.")
+    sampling: Literal["auto", "index", "time"] = Field("auto", description="How frames of a recording become samples.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "PreprocessConfig":
+        try:
+            if self.rate <= 0:
+                raise ValueError
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"fps={self.fps!r} is no positive number; write 1, 0.5 or a fraction such as 30000/1001.") from None
+        return self
+
+    @property
+    def rate(self) -> Fraction:
+        """Samples per second."""
+        return Fraction(self.fps)
+
+
 class ModelConfig(Section):
     """The whole network. `ModelConfig()` is the paper's model for seven phases."""
 
@@ -227,6 +256,7 @@ class ModelConfig(Section):
     backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
     block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
     head: HeadConfig = Field(HeadConfig(), description="The output head.")
+    preprocess: PreprocessConfig = Field(PreprocessConfig(), description="How pictures are made ready, in training and live.")
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":

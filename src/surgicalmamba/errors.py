@@ -23,3 +23,11 @@ class NonFiniteError(SurgicalMambaError):
 
 class DataError(SurgicalMambaError):
     """A video, label file or prepared dataset is missing, broken or inconsistent; the message names file and row."""
+
+
+class SessionError(SurgicalMambaError):
+    """A live session cannot be opened or continued: unknown or doubled name, no room, an engine that is not there."""
+
+
+class SnapshotError(SurgicalMambaError):
+    """A snapshot of a session is refused; the message says whether it is damaged, of another version or of another model."""

@@ -25,12 +25,18 @@ def encode_jpeg(rgb: NDArray[np.uint8], quality: int = JPEG_QUALITY) -> bytes:
     return data
 
 
+def decode_jpeg(data: bytes, least_side: int = 0) -> NDArray[np.uint8]:
+    """JPEG bytes to (h, w, 3), red first, reduced to sides of no less than `least_side` where that is not 0. Raises ValueError."""
+    import simplejpeg
+
+    return np.asarray(simplejpeg.decode_jpeg(data, "RGB", min_height=least_side, min_width=least_side, strict=True), np.uint8)
+
+
 def read_image(path: Path, least_side: int = 0) -> NDArray[np.uint8]:
     """Read an image file to (h, w, 3), red first. Raises DataError that names it.
 
     A JPEG's decoder may deliver a reduced picture, at less cost, whose sides are no smaller than `least_side`; 0 asks for the full size."""
     import cv2
-    import simplejpeg
 
     try:
         data = path.read_bytes()
@@ -38,7 +44,7 @@ def read_image(path: Path, least_side: int = 0) -> NDArray[np.uint8]:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     try:
         if data[:2] == b"\xff\xd8":
-            return np.asarray(simplejpeg.decode_jpeg(data, "RGB", min_height=least_side, min_width=least_side, strict=True), np.uint8)
+            return decode_jpeg(data, least_side)
         bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
     except (ValueError, cv2.error):
         bgr = None

@@ -1,5 +1,6 @@
 """Save and load. A checkpoint is a folder with config.json and model.safetensors: loading it needs no flags and runs no code."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -110,6 +111,24 @@ def read_about(folder: Path) -> dict[str, dict[str, object]]:
     if about["format"] > FORMAT:
         raise CheckpointError(f"{file} has format {about['format']}, this version reads up to {FORMAT}; upgrade surgicalmamba.")
     return about
+
+
+def fingerprint(model: "SurgicalMamba") -> str:
+    """SHA-256 over config and weights: equal for models that give the same answers, whatever files they came from."""
+    digest = hashlib.sha256(json.dumps(model.config.model_dump(mode="json"), sort_keys=True).encode())
+    for name, value in sorted(model.state_dict().items()):
+        array = value.detach().cpu().contiguous()
+        digest.update(f"{name}:{array.dtype}:{tuple(array.shape)}".encode())
+        digest.update(array.view(torch.uint8).numpy().data if array.dim() else array.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def demo_model_path() -> Path:
+    """The trained model that ships with the package, for somebody with none of their own."""
+    folder = Path(__file__).parents[1] / "assets" / "demo"
+    if not (folder / CONFIG_FILE).is_file():
+        raise CheckpointError("no demo model ships with this version; give a checkpoint folder or a Hub id with --model.")
+    return folder
 
 
 def looks_like_hub_id(text: str) -> bool:

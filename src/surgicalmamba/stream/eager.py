@@ -1,5 +1,7 @@
 """The reference engine: the model itself, called with one frame at a time."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,7 @@ from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.state import ModelState
 from surgicalmamba.data.transforms import normalise
 from surgicalmamba.errors import InputError
+from surgicalmamba.model.checkpoint import fingerprint
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
@@ -22,6 +25,11 @@ class EagerEngine:
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Read from the weights once, when first asked for."""
+        return fingerprint(self.model)
 
     def initial_state(self, n_lanes: int) -> ModelState:
         return self.model.initial_state(n_lanes)

@@ -19,6 +19,10 @@ class Engine(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
+    @property
+    def fingerprint(self) -> str:
+        """`model.checkpoint.fingerprint` of the model it runs: a snapshot is for this model and no other."""
+
     def initial_state(self, n_lanes: int) -> ModelState:
         """The memory before the first frame of `n_lanes` procedures."""
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from surgicalmamba.config import ModelConfig, load_config, save_config
+from surgicalmamba.config import ModelConfig, PreprocessConfig, load_config, save_config
 from surgicalmamba.data.clips import ClipLoader
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import Augment, WholeFrame
@@ -98,8 +98,11 @@ def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
 
 
 def fit_model(config: TrainConfig, dataset: PreparedDataset) -> ModelConfig:
-    """The model config for this dataset: its phases, its feature width, the variant asked for."""
-    changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases}
+    """The model config for this dataset: its phases, its preparation, its feature width, the variant asked for."""
+    stored = dataset.manifest.settings
+    made_with: dict[str, object] = {key: stored[key] for key in ("box", "size", "jpeg_quality", "sampling") if key in stored}
+    preprocess = PreprocessConfig().with_(**made_with, fps=str(dataset.fps))
+    changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases, "preprocess": preprocess}
     if dataset.kind == "features":
         changes |= {"backbone": None, "d_feature": dataset.d_feature}
     elif config.model.backbone is None:

@@ -1,0 +1,219 @@
+"""Many streams on one model. Frames wait in a queue per stream; a tick advances every stream that has one waiting, in one batch.
+
+Each tick feeds the model at most one frame of each stream, so no stream can starve another, and a stream's numbers do not depend on
+its neighbours. A full queue drops its oldest frame: what is shown is the newest, and the tick lost counts as late. `push`, `open`,
+`close` and `snapshot` may be called from other threads while a tick runs."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from surgicalmamba.core.state import ModelState
+from surgicalmamba.errors import SessionError
+from surgicalmamba.stream.batch import Result, Work, advance
+from surgicalmamba.stream.clock import Clock
+from surgicalmamba.stream.engine import Engine
+from surgicalmamba.stream.estimate import Counts, PhaseEstimate
+from surgicalmamba.stream.output import OutputStage
+from surgicalmamba.stream.policy import Action, Policy
+from surgicalmamba.stream.snapshot import freeze, thaw
+from surgicalmamba.stream.track import Arrival, Fps, Plan, Track
+
+
+@dataclass
+class Stream:
+    """One stream of a pool: its track and memory as of the last tick, and what waits for the next."""
+
+    track: Track
+    state: ModelState
+    clock: Clock
+    """Ahead of the track's clock by the frames that wait."""
+    waiting: deque[Arrival] = field(default_factory=deque)
+    dropped: set[int] = field(default_factory=set)
+    """Ticks of frames that were dropped and that the track has not passed yet."""
+    plan: Plan | None = None
+
+    @property
+    def has_work(self) -> bool:
+        return self.plan is not None or bool(self.waiting)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What one tick of the pool gave: an estimate per stream that advanced, an error per stream that could not."""
+
+    estimates: dict[str, PhaseEstimate]
+    errors: dict[str, Exception]
+
+
+class SessionPool:
+    """Up to `capacity` streams on one engine, with room for `queue_len` waiting frames each."""
+
+    def __init__(self, engine: Engine, capacity: int = 16, queue_len: int = 8) -> None:
+        if capacity < 1 or queue_len < 1:
+            raise SessionError(f"a pool of {capacity} streams with {queue_len} waiting frames does nothing; both must be at least 1.")
+        self.engine, self.capacity, self.queue_len = engine, capacity, queue_len
+        self._streams: dict[str, Stream] = {}
+        self._lock = threading.RLock()
+        self._one_tick = threading.Lock()
+
+    def open(
+        self,
+        key: str,
+        fps: Fps | None = None,
+        policy: Policy | Action | None = None,
+        output_stage: OutputStage | None = None,
+        snapshot: bytes | None = None,
+    ) -> None:
+        """Begin a stream, or go on with one from its snapshot (which brings its own rate, policy and output stage)."""
+        if snapshot is not None and (fps, policy, output_stage) != (None, None, None):
+            raise SessionError("a snapshot brings its own fps, policy and output stage; open the stream with the snapshot alone.")
+        with self._lock:
+            self._check_room(key)
+        if snapshot is None:
+            track, state = Track(self.engine.config, fps, policy, output_stage), self.engine.initial_state(1)
+        else:
+            track, state = thaw(self.engine, snapshot)
+        with self._lock:
+            self._check_room(key)
+            self._streams[key] = Stream(track, state, track.clock)
+
+    def _check_room(self, key: str) -> None:
+        if key in self._streams:
+            raise SessionError(f"there is a stream {key!r} already; close it or choose another name.")
+        if len(self._streams) >= self.capacity:
+            raise SessionError(f"all {self.capacity} places of the pool are taken; close a stream or raise the capacity.")
+
+    def _stream(self, key: str) -> Stream:
+        if key not in self._streams:
+            raise SessionError(f"there is no stream {key!r}; open it first.")
+        return self._streams[key]
+
+    def close(self, key: str) -> None:
+        """End a stream; frames that wait are forgotten."""
+        with self._lock:
+            self._stream(key)
+            del self._streams[key]
+
+    def push(self, key: str, frame_rgb: NDArray[np.uint8] | None, time_s: float | None = None) -> bool:
+        """Queue a picture; False where it falls on no tick of the model's clock. The array must not be changed afterwards.
+
+        Raises InputError for a time before the last one, and leaves the stream as it was."""
+        return self._queue(key, frame_rgb, time_s, "picture")
+
+    def push_features(self, key: str, vector: ArrayLike | None, time_s: float | None = None) -> bool:
+        """Queue a feature vector in place of a picture."""
+        return self._queue(key, vector, time_s, "features")
+
+    def _queue(self, key: str, content: object, time_s: float | None, kind: Literal["picture", "features"]) -> bool:
+        with self._lock:
+            stream = self._stream(key)
+            stream.clock, arrival = stream.track.arrive(content, time_s, kind, stream.clock)
+            if arrival is None:
+                return False
+            stream.waiting.append(arrival)
+            if len(stream.waiting) > self.queue_len:
+                stream.dropped.add(stream.waiting.popleft().tick)
+            return True
+
+    def tick(self) -> Tick:
+        """Advance every stream that has a frame waiting by one frame of the model.
+
+        A stream that fails is reported and keeps its memory from before the frame; the others go on."""
+        with self._one_tick:
+            batch, errors = self._collect()
+            results: dict[str, Result] = {}
+            try:
+                results = dict(zip(batch, advance(self.engine, list(batch.values())), strict=True)) if batch else {}
+            except Exception:  # engines are foreign code and fail in their own ways; one stream must not end the others
+                for key, work in batch.items():
+                    try:
+                        [results[key]] = advance(self.engine, [work])
+                    except Exception as error:
+                        errors[key] = error
+            return Tick(self._settle(batch, results), errors)
+
+    def _collect(self) -> tuple[dict[str, Work], dict[str, Exception]]:
+        """The next step of every stream that has one; pictures are made ready outside the lock."""
+        with self._lock:
+            streams = dict(self._streams)
+        batch: dict[str, Work] = {}
+        errors: dict[str, Exception] = {}
+        for key, stream in streams.items():
+            try:
+                plan = self._next_plan(stream)
+            except Exception as error:  # whatever a picture did to its decoder, it is this stream's alone
+                errors[key] = error
+                continue
+            if plan is not None:
+                batch[key] = Work(stream.track, plan.steps[0], stream.state)
+        return batch, errors
+
+    def _next_plan(self, stream: Stream) -> Plan | None:
+        """The plan at hand, or one for the next waiting frame that asks anything of the model."""
+        while stream.plan is None:
+            with self._lock:
+                if not stream.waiting:
+                    return None
+                arrival = stream.waiting.popleft()
+                late = frozenset(tick for tick in stream.dropped if tick < arrival.tick)
+                stream.dropped -= late
+            plan = stream.track.plan(arrival, late)
+            if plan.steps:
+                stream.plan = plan
+            else:
+                with self._lock:
+                    stream.track.finish(plan)
+        return stream.plan
+
+    def _settle(self, batch: dict[str, Work], results: dict[str, Result]) -> dict[str, PhaseEstimate]:
+        """Move the streams on, those that were closed meanwhile excepted."""
+        estimates = {}
+        with self._lock:
+            for key, work in batch.items():
+                stream = self._streams.get(key)
+                if stream is None or stream.track is not work.track or stream.plan is None:
+                    continue
+                if key in results:
+                    estimates[key] = results[key].complete(work)
+                    stream.state = results[key].state
+                stream.plan.steps.popleft()
+                if not stream.plan.steps:
+                    stream.track.finish(stream.plan)
+                    stream.plan = None
+        return estimates
+
+    def snapshot(self, key: str) -> bytes:
+        """A stream as of its last estimate; frames that wait are not part of it and may be sent again after a restore."""
+        with self._lock:
+            stream = self._stream(key)
+            return freeze(self.engine, stream.track, stream.state)
+
+    def counts(self, key: str) -> Counts:
+        """Ticks of a stream that were not ordinary so far."""
+        with self._lock:
+            return self._stream(key).track.counts
+
+    def n_waiting(self, key: str) -> int:
+        """Frames of a stream that wait for a tick."""
+        with self._lock:
+            return len(self._stream(key).waiting)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The streams that are open."""
+        with self._lock:
+            return tuple(self._streams)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a tick would do anything."""
+        with self._lock:
+            return any(stream.has_work for stream in self._streams.values())
