@@ -31,3 +31,7 @@ class SessionError(SurgicalMambaError):
 
 class SnapshotError(SurgicalMambaError):
     """A snapshot of a session is refused; the message says whether it is damaged, of another version or of another model."""
+
+
+class ServerError(SurgicalMambaError):
+    """A live server refused, is away, or speaks another version; the message names it and what it said."""

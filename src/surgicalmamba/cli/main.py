@@ -12,6 +12,7 @@ from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.cli.predict import predict
 from surgicalmamba.cli.prepare import prepare
+from surgicalmamba.cli.serve import serve
 from surgicalmamba.cli.train import train
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
@@ -47,6 +48,7 @@ app.command()(check)
 app.command()(train)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(serve)
 app.add_typer(bench, name="bench")
 app.command()(doctor)
 
