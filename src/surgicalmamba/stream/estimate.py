@@ -37,6 +37,8 @@ class PhaseEstimate:
 
     frame_index: int
     """Frames the model has seen of this procedure before this one."""
+    tick: int
+    """Tick of the model's clock since the first frame; ahead of `frame_index` by the ticks that were skipped."""
     time_s: float
     """Source time in seconds of the picture; of the tick where there was none."""
     phase: int

@@ -36,10 +36,12 @@ class Stream:
     dropped: set[int] = field(default_factory=set)
     """Ticks of frames that were dropped and that the track has not passed yet."""
     plan: Plan | None = None
+    is_planning: bool = False
+    """A frame has left the queue and its plan is not made yet."""
 
     @property
     def has_work(self) -> bool:
-        return self.plan is not None or bool(self.waiting)
+        return self.plan is not None or self.is_planning or bool(self.waiting)
 
 
 @dataclass(frozen=True)
@@ -170,12 +172,17 @@ class SessionPool:
                 arrival = stream.waiting.popleft()
                 late = frozenset(tick for tick in stream.dropped if tick < arrival.tick)
                 stream.dropped -= late
-            plan = stream.track.plan(arrival, late)
-            if plan.steps:
-                stream.plan = plan
-            else:
+                stream.is_planning = True
+            plan = None
+            try:
+                plan = stream.track.plan(arrival, late)
+            finally:
                 with self._lock:
-                    stream.track.finish(plan)
+                    stream.is_planning = False
+                    if plan is not None and plan.steps:
+                        stream.plan = plan
+                    elif plan is not None:
+                        stream.track.finish(plan)
         return stream.plan
 
     def _settle(self, batch: dict[str, Work], results: dict[str, Result]) -> dict[str, PhaseEstimate]:
@@ -199,6 +206,8 @@ class SessionPool:
         """A stream as of its last estimate; frames that wait are not part of it and may be sent again after a restore."""
         with self._lock:
             stream = self._stream(key)
+            if not stream.has_work:
+                stream.track.clock = stream.clock  # frames between two ticks moved it without waiting
             return freeze(self.engine, stream.track, stream.state)
 
     def counts(self, key: str) -> Counts:

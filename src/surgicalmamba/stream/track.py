@@ -172,6 +172,7 @@ class Track:
         names = self.config.phases
         estimate = PhaseEstimate(
             frame_index=self.n_frames,
+            tick=step.tick,
             time_s=step.time_s,
             phase=phase,
             name=names[phase] if names is not None else str(phase),
