@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from surgicalmamba.stream.policy import Policy as Policy
     from surgicalmamba.stream.pool import SessionPool as SessionPool
     from surgicalmamba.stream.session import Session as Session
+    from surgicalmamba.serve.client import Client as Client
     from surgicalmamba.train import losses as losses
 
 _HOME = {
+    "Client": "surgicalmamba.serve.client",
     "ModelConfig": "surgicalmamba.config",
     "ModelState": "surgicalmamba.core.state",
     "Output": "surgicalmamba.model.recognizer",

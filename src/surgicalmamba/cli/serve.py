@@ -48,7 +48,7 @@ def serve(
             typer.echo(f"listening on {url}   record in {settings.data}   Ctrl-C ends")
             typer.echo("Research software, not a medical device.")
             if settings.model is None:
-                typer.echo("The demo model is not trained: phases move, but mean nothing." if settings.demo else "No --model: the demo model is served.")
+                typer.echo("No --model was given. The demo model is not trained: phases move, but mean nothing.")
 
     run(settings, tell)
 

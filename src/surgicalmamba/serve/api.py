@@ -37,9 +37,14 @@ from surgicalmamba.version import __version__
 
 PAGE_ROWS = 25_000
 """Estimates in one answer."""
-LIMITED = {429: {"model": Problem, "description": "Too many requests."}, 413: {"model": Problem, "description": "Body too large."}}
-CLOSED = {401: {"model": Problem, "description": "No or unknown token."}, 403: {"model": Problem, "description": "Not in this role."}}
-GUARDED: dict[int | str, dict[str, object]] = {**LIMITED, **CLOSED, 400: {"model": Problem, "description": "Not a request of this server."}}
+GUARDED: dict[int | str, dict[str, object]] = {
+    400: {"model": Problem, "description": "Not a request of this server."},
+    401: {"model": Problem, "description": "No or unknown token."},
+    403: {"model": Problem, "description": "Not in this role."},
+    413: {"model": Problem, "description": "Body too large."},
+    422: {"model": Problem, "description": "The request does not fit its description."},
+    429: {"model": Problem, "description": "Too many requests."},
+}
 MISSING: dict[int | str, dict[str, object]] = {**GUARDED, 404: {"model": Problem, "description": "No such session."}}
 TAKEN: dict[int | str, dict[str, object]] = {**GUARDED, 409: {"model": Problem, "description": "Not possible now; the text says why."}}
 
@@ -140,7 +145,7 @@ def create(body: CreateSession, service: Server, caller: Operator) -> SessionVie
     if body.source is not None and body.source not in service.config.sources:
         raise HTTPException(409, "there is no source of that name in the server's settings")
     try:
-        room = service.create(body.name, body.fps, body.when_behind, dict(body.metadata), body.source)
+        room = service.create(body.name, body.fps, body.when_behind, {str(key): text for key, text in body.metadata.items()}, body.source)
     except SessionError:
         raise HTTPException(409, "all places are taken; finish a session first") from None
     return view_room(room)
@@ -248,7 +253,11 @@ def export_json(session: SessionId, service: Server, caller: Viewer) -> Estimate
     return view_rows(session, rows, with_probabilities=True, is_complete=True)
 
 
-EVENTS: dict[int | str, dict[str, object]] = {**TAKEN, 404: MISSING[404], 200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+EVENTS: dict[int | str, dict[str, object]] = {
+    **TAKEN,
+    404: MISSING[404],
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+}
 
 
 @api.get("/sessions/{session}/events", responses=EVENTS, response_class=StreamingResponse)

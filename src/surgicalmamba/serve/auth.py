@@ -68,7 +68,8 @@ def with_environment(config: ServeConfig | dict[str, object]) -> dict[str, objec
     for number, entry in enumerate(entries):
         role, colon, token = entry.strip().partition(":")
         if role not in ROLES or not colon or len(token) < 16:
-            raise ConfigError(f"{ENVIRONMENT}: entry {number + 1} is not ROLE:TOKEN with a role of {', '.join(ROLES)} and 16 characters or more.")
+            wanted = f"ROLE:TOKEN with a role of {', '.join(ROLES)} and a token of 16 characters or more"
+            raise ConfigError(f"{ENVIRONMENT}: entry {number + 1} is not {wanted}.")
         tokens.append({"name": f"environment {number + 1}", "role": role, "sha256": hash_token(token)})
     if tokens:
         given = values.get("tokens") or ()

@@ -10,6 +10,7 @@ from surgicalmamba.config import Positive, Section
 
 Role = Literal["viewer", "operator", "admin"]
 Seconds = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0)]
 SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
@@ -27,9 +28,9 @@ class LimitsConfig(Section):
     frame_bytes: Positive = Field(8 * 2**20, description="Largest encoded picture, bytes.")
     frame_pixels: Positive = Field(3840 * 2160, description="Largest picture, pixels; read from the header before decoding.")
     sessions: Positive = Field(64, description="Sessions that are not finished, at once.")
-    queue_frames: Positive = Field(16, description="Frames of one session that wait for the recognizer.")
-    frames_per_s: Annotated[float, Field(gt=0)] = Field(60.0, description="Frames per second read from one connection; faster ones are slowed.")
-    requests_per_s: Annotated[float, Field(gt=0)] = Field(50.0, description="Requests per second of one address, with a burst of twice that.")
+    queue_frames: Positive = Field(8, description="Frames of one session that wait for the recognizer.")
+    frames_per_s: Rate = Field(60.0, description="Frames per second read from one connection; faster ones are slowed.")
+    requests_per_s: Rate = Field(50.0, description="Requests per second of one address, with a burst of twice that.")
     body_bytes: Positive = Field(64 * 2**10, description="Largest request body, bytes.")
     connections: Positive = Field(512, description="Open connections of all kinds.")
     viewers: Positive = Field(128, description="Live views (event streams) at once.")

@@ -43,7 +43,7 @@ class Rates:
         return allowed
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """A body longer than allowed."""
 
 
@@ -75,7 +75,7 @@ class Guard:
             message = await receive()
             read += len(message.get("body", b""))
             if read > limit:
-                raise TooLarge
+                raise TooLargeError
             return message
 
         async def headed(message: Message) -> None:
@@ -88,7 +88,7 @@ class Guard:
 
         try:
             await self._app(scope, counted, headed)
-        except TooLarge:
+        except TooLargeError:
             if not has_begun:
                 await self._answer(413, f"the body is larger than {limit} bytes", scope, receive, send)
 

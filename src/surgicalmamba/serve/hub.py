@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 QUEUE = 2048
 
@@ -13,7 +14,8 @@ class Listener:
 
     session: str | None
     """None hears every session."""
-    hears_replays: bool
+    is_client: bool
+    """Clients push frames and hear every step; viewers hear what is new."""
     queue: asyncio.Queue[str | None] = field(default_factory=lambda: asyncio.Queue(QUEUE))
     is_lost: bool = False
 
@@ -31,7 +33,7 @@ class News:
 
     session: str
     text: str
-    is_replay: bool = False
+    audience: Literal["all", "clients", "viewers"] = "all"
 
 
 class Hub:
@@ -48,8 +50,8 @@ class Hub:
     def __len__(self) -> int:
         return len(self._listeners)
 
-    def add(self, session: str | None, hears_replays: bool = False) -> Listener:
-        listener = Listener(session, hears_replays)
+    def add(self, session: str | None, is_client: bool = False) -> Listener:
+        listener = Listener(session, is_client)
         self._listeners.add(listener)
         return listener
 
@@ -64,7 +66,8 @@ class Hub:
     def _publish(self, news: list[News]) -> None:
         for item in news:
             for listener in self._listeners:
-                if listener.session in (None, item.session) and (listener.hears_replays or not item.is_replay):
+                own = "clients" if listener.is_client else "viewers"
+                if listener.session in (None, item.session) and item.audience in ("all", own):
                     listener.put(item.text)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class Reason(str, Enum):
     REPLACED = "replaced"  # another connection pushes this session now
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """A message that is not accepted: the reason's name, and a sentence that says what to do."""
 
     def __init__(self, reason: Reason, text: str) -> None:
@@ -77,20 +77,20 @@ def pack_frame(index: int, time_s: float | None, data: bytes) -> bytes:
 
 
 def unpack_frame(message: bytes) -> FrameMessage:
-    """The reverse of `pack_frame`, or a Refusal."""
+    """The reverse of `pack_frame`, or a RefusalError."""
     if len(message) < ENVELOPE_BYTES:
-        raise Refusal(Reason.SHORT, f"the message has {len(message)} bytes; the envelope alone has {ENVELOPE_BYTES}.")
+        raise RefusalError(Reason.SHORT, f"the message has {len(message)} bytes; the envelope alone has {ENVELOPE_BYTES}.")
     magic, version, kind, zero, index, time_s = _ENVELOPE.unpack_from(message)
     if magic != MAGIC:
-        raise Refusal(Reason.MAGIC, "the message does not begin with SMFR; send frames in the envelope of the protocol.")
+        raise RefusalError(Reason.MAGIC, "the message does not begin with SMFR; send frames in the envelope of the protocol.")
     if version != VERSION or zero != 0:
-        raise Refusal(Reason.VERSION, f"the envelope has version {version}; this server reads {VERSION}.")
+        raise RefusalError(Reason.VERSION, f"the envelope has version {version}; this server reads {VERSION}.")
     if kind not in KINDS:
-        raise Refusal(Reason.KIND, f"kind {kind} is unknown; 1 is JPEG, 2 is PNG.")
+        raise RefusalError(Reason.KIND, f"kind {kind} is unknown; 1 is JPEG, 2 is PNG.")
     if not 0 <= index <= LARGEST_INDEX:
-        raise Refusal(Reason.INDEX, f"frame index {index} is out of range; count from 0.")
+        raise RefusalError(Reason.INDEX, f"frame index {index} is out of range; count from 0.")
     if math.isinf(time_s):
-        raise Refusal(Reason.TIME, "time_s is infinite; give seconds, or NaN for the next sample.")
+        raise RefusalError(Reason.TIME, "time_s is infinite; give seconds, or NaN for the next sample.")
     return FrameMessage(index, None if math.isnan(time_s) else time_s, "jpeg" if kind == 1 else "png", message[ENVELOPE_BYTES:])
 
 

@@ -9,16 +9,13 @@ from fastapi.responses import JSONResponse
 from surgicalmamba.serve.auth import Gate
 from surgicalmamba.serve.frames import decode
 from surgicalmamba.serve.hub import Listener
-from surgicalmamba.serve.messages import FrameMessage, Hello, Message, Reason, Refusal, Refused, to_json, unpack_frame
+from surgicalmamba.serve.messages import FrameMessage, Hello, Message, Reason, RefusalError, Refused, to_json, unpack_frame
 from surgicalmamba.serve.rooms import Life, Room
 from surgicalmamba.serve.service import Service
 
 push = APIRouter()
 _LOOK_AGAIN_S = 0.005
-_CONSUMED = frozenset({Reason.BYTES, Reason.PIXELS, Reason.IMAGE})
-"""A frame refused for its picture keeps its place: the recognizer is told that it was unreadable, and the next frame may come."""
 _TOO_BUSY = 1013
-_POLICY = 1008
 
 
 @push.websocket("/v1/sessions/{session}/frames")
@@ -48,7 +45,7 @@ class Connection:
     def __init__(self, service: Service, room: Room, websocket: WebSocket) -> None:
         self._service, self._room, self._socket = service, room, websocket
         self._limits = service.config.limits
-        self._listener: Listener = service.hub.add(room.info.id, hears_replays=True)
+        self._listener: Listener = service.hub.add(room.info.id, is_client=True)
         self._malformed = 0
         self._free_at = 0.0
 
@@ -105,7 +102,7 @@ class Connection:
             try:
                 message = await asyncio.wait_for(self._socket.receive(), self._limits.idle_s)
             except asyncio.TimeoutError:
-                self._refuse(None, Refusal(Reason.IDLE, f"nothing came for {self._limits.idle_s:g} s; connect again to go on."))
+                self._refuse(None, RefusalError(Reason.IDLE, f"nothing came for {self._limits.idle_s:g} s; connect again to go on."))
                 self._listener.put(None)
                 return await asyncio.sleep(1)  # the writer closes the connection once the reason is sent
             if message["type"] == "websocket.disconnect":
@@ -116,7 +113,7 @@ class Connection:
                     await self._command(message.get("text") or "")
                 else:
                     await self._take(unpack_frame(data))
-            except Refusal as refusal:
+            except RefusalError as refusal:
                 self._refuse(None, refusal)
                 self._malformed += 1
                 if self._malformed >= self._limits.malformed:
@@ -126,7 +123,7 @@ class Connection:
     async def _command(self, text: str) -> None:
         """The only text a client sends: `skip`, when it cannot send again what the server asks for."""
         if text != "skip":
-            raise Refusal(Reason.TEXT, "frames are binary messages; the only text is: skip")
+            raise RefusalError(Reason.TEXT, "frames are binary messages; the only text is: skip")
         while not self._room.is_idle:
             await asyncio.sleep(_LOOK_AGAIN_S)
         await asyncio.to_thread(self._service.recognizer.skip, self._room)
@@ -137,7 +134,7 @@ class Connection:
         room, service = self._room, self._service
         try:
             room.check(frame)
-        except Refusal as refusal:
+        except RefusalError as refusal:
             self._refuse(frame.index, refusal)
             self._malformed += refusal.reason is not Reason.DUPLICATE  # a client that resends may overlap
             if self._malformed >= self._limits.malformed:
@@ -149,14 +146,14 @@ class Connection:
         rgb = None
         try:
             rgb = await asyncio.to_thread(decode, frame, self._limits)
-        except Refusal as refusal:
-            assert refusal.reason in _CONSUMED
+        except RefusalError as refusal:
+            # The frame keeps its place: the recognizer is told that it was unreadable, and the next frame may come.
             self._refuse(frame.index, refusal)
         if service.config.keep_images and rgb is not None:
             await asyncio.to_thread(service.keep_picture, room.info.id, frame.index, frame.kind, frame.data)
         try:
             room.take(frame, rgb, time.time())
-        except Refusal as refusal:  # the session was finished, or taken over, meanwhile
+        except RefusalError as refusal:  # the session was finished, or taken over, meanwhile
             self._refuse(frame.index, refusal)
             return
         service.recognizer.wake()
@@ -168,7 +165,7 @@ class Connection:
         if self._free_at > now:
             await asyncio.sleep(self._free_at - now)
 
-    def _refuse(self, frame: int | None, refusal: Refusal) -> None:
+    def _refuse(self, frame: int | None, refusal: RefusalError) -> None:
         self._room.counters.refused += 1
         self._service.metrics.refused.add(reason=refusal.reason.value)
         self._say(Refused(self._room.info.id, frame, refusal.reason.value, refusal.text))

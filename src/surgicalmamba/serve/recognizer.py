@@ -164,10 +164,8 @@ class Recognizer:
         """The frame in hand is done: say how far the record goes once this is written, and freeze the memory once per chunk."""
         entry = room.done()
         snapshot = None
-        if worked:
-            room.settled = entry.index
-            if room.n_rows - room.snapshot_rows >= self._snapshot_rows and not room.rows_on_record:
-                snapshot = self._freeze(room)
+        if worked and room.n_rows - room.snapshot_rows >= self._snapshot_rows and not room.rows_on_record:
+            snapshot = self._freeze(room)
         drops = (entry.index,) if entry.is_dropped else ()
         self._metrics.dropped.add(len(drops))
         self._record(Change(room.info.id, drops=drops, durable=entry.index, snapshot=snapshot))
@@ -176,13 +174,13 @@ class Recognizer:
 
     def _freeze(self, room: Room) -> Snapshot:
         room.snapshot_rows = room.n_rows
-        return Snapshot(room.settled, room.n_rows, room.row_offset, self._pool.snapshot(room.info.id))
+        return Snapshot(room.acknowledged, room.n_rows, room.row_offset, self._pool.snapshot(room.info.id))
 
     def _freeze_all(self) -> None:
         """Before the server ends: the next one goes on from here without resending."""
         with self._lock:
             for room in self.rooms.values():
-                if room.settled >= 0 and not room.rows_on_record:
+                if room.acknowledged >= 0 and not room.rows_on_record:
                     self._record(Change(room.info.id, snapshot=self._freeze(room)))
 
     def _fail(self, room: Room, entry: Entry, error: Exception) -> None:

@@ -10,7 +10,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.serve.messages import FrameMessage, Marks, Reason, Refusal
+from surgicalmamba.serve.messages import FrameMessage, Marks, Reason, RefusalError
 from surgicalmamba.serve.records import Row, Segment, SessionInfo, Unfinished
 
 LARGEST_JUMP = 1_000_000
@@ -68,8 +68,6 @@ class Room:
     """Estimates beyond the snapshot, to compare with those computed anew."""
     n_rows: int = 0
     """Estimates so far, on record or not."""
-    settled: int = -1
-    """The last frame after which the recognizer's memory may be frozen."""
     snapshot_rows: int = 0
     row_offset: int = 0
     """Rows made of frames that the recognizer's memory does not know."""
@@ -90,7 +88,7 @@ class Room:
         """Where a session stands after a restart: the client sends again what followed the snapshot."""
         frame, n_rows = (-1, 0) if past.snapshot is None else (past.snapshot.frame, past.snapshot.rows)
         until = max([past.durable, *(row.frame for row in past.later_rows)])
-        room = cls(past.info, queue_frames, frame + 1, frame, past.durable, frame + 1, until, past.drops, settled=frame)
+        room = cls(past.info, queue_frames, frame + 1, frame, past.durable, frame + 1, until, past.drops)
         room.rows_on_record = {row.row: row for row in past.later_rows}
         room.n_rows = n_rows + len(past.later_rows)
         room.snapshot_rows = n_rows
@@ -119,17 +117,17 @@ class Room:
         return self.is_full and (self.info.when_behind == "wait" or index <= self.record_until)
 
     def check(self, frame: FrameMessage) -> None:
-        """Raise Refusal for a frame that is not the next one."""
+        """Raise RefusalError for a frame that is not the next one."""
         with self.lock:
             if self.life not in (Life.WAITING, Life.LIVE):
-                raise Refusal(Reason.FINISHED, "the session is finished; create a new one.")
+                raise RefusalError(Reason.FINISHED, "the session is finished; create a new one.")
             if frame.index < self.next_index:
-                raise Refusal(Reason.DUPLICATE, f"frame {frame.index} came before; {self.next_index} is next.")
+                raise RefusalError(Reason.DUPLICATE, f"frame {frame.index} came before; {self.next_index} is next.")
             may_skip = self.info.when_behind == "drop" and self.next_index > self.record_until
             if frame.index > self.next_index + (LARGEST_JUMP if may_skip else 0):
-                raise Refusal(Reason.GAP, f"frame {frame.index} came, {self.next_index} is next; send the frames between.")
+                raise RefusalError(Reason.GAP, f"frame {frame.index} came, {self.next_index} is next; send the frames between.")
             if frame.time_s is not None and self.last_time_s is not None and frame.time_s < self.last_time_s:
-                raise Refusal(Reason.TIME, f"time_s={frame.time_s:g} lies before the last frame at {self.last_time_s:g}.")
+                raise RefusalError(Reason.TIME, f"time_s={frame.time_s:g} lies before the last frame at {self.last_time_s:g}.")
 
     def take(self, frame: FrameMessage, rgb: NDArray[np.uint8] | None, now_s: float) -> None:
         """Queue a frame. In a session that drops, a full queue drops its oldest waiting frame."""
@@ -154,7 +152,7 @@ class Room:
             self.row_offset += len(self.rows_on_record)
             self.rows_on_record.clear()
             self.next_index = max(self.next_index, self.record_until + 1)
-            self.settled = self.acknowledged = self.next_index - 1
+            self.acknowledged = self.next_index - 1
 
     def next_entry(self) -> Entry | None:
         """The frame that is next for the recognizer."""

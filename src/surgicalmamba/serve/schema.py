@@ -28,7 +28,9 @@ class CreateSession(Body):
 
     name: Name
     model: Annotated[str, Field(max_length=200)] | None = Field(None, description="Must be the server's model, where given.")
-    fps: Annotated[float, Field(gt=0, le=120)] | None = Field(None, description="Estimates per second of source time; the model's own if absent.")
+    fps: Annotated[float, Field(ge=0.001, le=120)] | None = Field(
+        None, description="Estimates per second of source time; the model's own if absent."
+    )
     when_behind: Literal["wait", "drop"] = Field("drop", description="wait loses nothing (a recording); drop keeps up (a camera).")
     metadata: dict[MetadataKey, MetadataValue] = Field({}, description="No patient's name.")
     source: Annotated[str, Field(max_length=64)] | None = Field(None, description="A source of the server's settings, read by the server.")

@@ -54,7 +54,8 @@ def hurried(header_s: float) -> type[H11Protocol]:
             self._deadline = self.loop.call_later(header_s, self._give_up)
 
         def _give_up(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
+            began: object = self.cycle  # uvicorn sets it once a request's headers are complete
+            if began is None:
                 self.transport.close()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -114,5 +115,6 @@ def serve(config: ServeConfig, on_listening: Callable[[str], None]) -> None:
         server.run()
     except SystemExit as error:  # uvicorn's way of saying that the address is taken
         if not server.started:
-            raise ConfigError(f"cannot listen on {config.host}:{config.port}; the port is taken or not allowed. Choose another with --port.") from error
+            where = f"{config.host}:{config.port}"
+            raise ConfigError(f"cannot listen on {where}; the port is taken or not allowed. Choose another with --port.") from error
         raise

@@ -16,7 +16,7 @@ from surgicalmamba.errors import SessionError, SurgicalMambaError
 from surgicalmamba.serve.config import ServeConfig
 from surgicalmamba.serve.hub import Hub, News
 from surgicalmamba.serve.lanes import FixedLanes
-from surgicalmamba.serve.messages import EstimateMessage, Message, Progress, to_json
+from surgicalmamba.serve.messages import VERSION, EstimateMessage, Message, Progress, to_json
 from surgicalmamba.serve.metrics import Metrics, peak_memory_bytes
 from surgicalmamba.serve.recognizer import Recognizer
 from surgicalmamba.serve.records import Ending, Row, SessionInfo, WhenBehind
@@ -98,9 +98,7 @@ class Service:
             log.error("the last estimates could not be written", extra={"reason": self.writer.failure or "timeout"})
         self.store.close()
 
-    def create(
-        self, name: str, fps: float | None, when_behind: WhenBehind, metadata: Mapping[str, str], source: str | None = None
-    ) -> Room:
+    def create(self, name: str, fps: float | None, when_behind: WhenBehind, metadata: Mapping[str, str], source: str | None = None) -> Room:
         """Begin a session; it is on record when this returns, unless the state is degraded. Raises SessionError when all places are
         taken."""
         rate: Fraction = self.engine.config.preprocess.rate if fps is None else parse_fps(str(fps))
@@ -145,7 +143,7 @@ class Service:
         self.writer.add(Change(session, deleted=True))
         self.writer.flush(1.0)
         shutil.rmtree(self._pictures_of(session), ignore_errors=True)
-        self.hub.send([News(session, json.dumps({"v": 1, "type": "deleted", "session": session}))])
+        self.hub.send([News(session, json.dumps({"v": VERSION, "type": "deleted", "session": session}), "viewers")])
 
     def _pictures_of(self, session: str) -> Path:
         return self.config.data / "pictures" / session
@@ -163,17 +161,16 @@ class Service:
 
     def announce(self, room: Room) -> None:
         """Tell viewers that a room is new or changed its life."""
-        self.hub.send([News(room.info.id, json.dumps({"v": 1, "type": "room", "session": room.info.id, "life": room.life.value}))])
+        text = json.dumps({"v": VERSION, "type": "room", "session": room.info.id, "life": room.life.value})
+        self.hub.send([News(room.info.id, text, "viewers")])
 
     def _tell(self, messages: list[tuple[Room, Message]]) -> None:
-        self.hub.send(
-            News(
-                room.info.id,
-                to_json(message, room.marks, self.state, room.counters.dropped),
-                is_replay=isinstance(message, Progress) or (isinstance(message, EstimateMessage) and message.replayed),
-            )
-            for room, message in messages
-        )
+        news = []
+        for room, message in messages:
+            is_old = isinstance(message, Progress) or (isinstance(message, EstimateMessage) and message.replayed)
+            text = to_json(message, room.marks, self.state, room.counters.dropped)
+            news.append(News(room.info.id, text, "clients" if is_old else "all"))
+        self.hub.send(news)
 
     def _on_written(self, group: Sequence[Change]) -> None:
         """What is in the database now; clients may forget frames before the snapshot."""

@@ -1,4 +1,4 @@
-"""The record on disk: one SQLite file in write-ahead mode. One connection writes, whole groups of changes at a time; readers open their own.
+"""The record on disk: one SQLite file in write-ahead mode. One connection writes groups of changes; readers open their own.
 
 A group is written or not written, never half. Estimates have the key (session, row): a row that is there already stays as it is."""
 
