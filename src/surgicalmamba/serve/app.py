@@ -18,7 +18,7 @@ from surgicalmamba.version import __version__
 
 _PAGE = files("surgicalmamba.serve").joinpath("page")
 _TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html", "svg": "image/svg+xml"}
-_FILES = ("index.html", "page.css", "page.js", "ribbon.js", "replay.js", "icon.svg")
+_FILES = ("index.html", "page.css", "page.js", "net.js", "ribbon.js", "roomview.js", "replay.js", "icon.svg")
 
 
 def create_app(service: Service) -> FastAPI:
