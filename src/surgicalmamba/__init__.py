@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from surgicalmamba.model.recognizer import Output as Output
     from surgicalmamba.model.release import load_release as load_release
     from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
+    from surgicalmamba.serve.client import Client as Client
     from surgicalmamba.stream.estimate import PhaseEstimate as PhaseEstimate
     from surgicalmamba.stream.policy import Policy as Policy
     from surgicalmamba.stream.pool import SessionPool as SessionPool
     from surgicalmamba.stream.session import Session as Session
-    from surgicalmamba.serve.client import Client as Client
     from surgicalmamba.train import losses as losses
 
 _HOME = {

@@ -13,6 +13,7 @@ from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.cli.predict import predict
 from surgicalmamba.cli.prepare import prepare
 from surgicalmamba.cli.serve import serve
+from surgicalmamba.cli.stream import stream
 from surgicalmamba.cli.train import train
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
@@ -49,6 +50,7 @@ app.command()(train)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(serve)
+app.command()(stream)
 app.add_typer(bench, name="bench")
 app.command()(doctor)
 

@@ -2,6 +2,7 @@
 alone and answer at once: their declared delay is 0 frames."""
 
 import json
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +42,16 @@ class ForwardFilter(Section):
             raise ValueError("prior must be positive for every phase.")
         return self
 
+    @cached_property
+    def _arrays(self) -> tuple[Floats, Floats, Floats]:
+        return np.array(self.start), np.array(self.transitions), np.log(self.prior)
+
     def step(self, probabilities: Floats, belief: Floats | None) -> Floats:
         """The belief after one more frame; `belief` None before the first."""
-        expected = np.array(self.start) if belief is None else belief @ np.array(self.transitions)
+        start, transitions, log_prior = self._arrays
+        expected = start if belief is None else belief @ transitions
         with np.errstate(divide="ignore"):
-            log = self.weight * (np.log(probabilities) - np.log(self.prior)) + np.log(expected)
+            log = self.weight * (np.log(probabilities) - log_prior) + np.log(expected)
         if not np.isfinite(log).any():  # evidence for nothing but what is impossible: start anew from the evidence
             return probabilities
         return softmax(log)

@@ -215,6 +215,11 @@ class SessionPool:
         with self._lock:
             return self._stream(key).track.counts
 
+    def last_tick(self, key: str) -> int:
+        """The tick of the model's clock on which the last queued frame of a stream falls."""
+        with self._lock:
+            return self._stream(key).clock.last_tick
+
     def n_waiting(self, key: str) -> int:
         """Frames of a stream that wait for a tick."""
         with self._lock:
