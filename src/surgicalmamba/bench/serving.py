@@ -42,7 +42,7 @@ class ServerProcess:
         self._command += ["--model", str(model), "--data", str(data), *settings]
         self._environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed in __exit__
 
     def __enter__(self) -> "ServerProcess":
         self.start()

@@ -27,8 +27,9 @@ def load_model(config: ServeConfig) -> "tuple[SurgicalMamba, str, bool | None]":
     from surgicalmamba.model.checkpoint import load
 
     if config.model is not None:
-        name = config.model.rstrip("/").replace("\\", "/")
-        return load(config.model), "/".join(name.split("/")[-2:]) if "/" in name else name, None
+        parts = config.model.replace("\\", "/").rstrip("/").split("/")
+        name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]  # a run's checkpoint is known by its run
+        return load(config.model), name, None
     return untrained_demo(), "untrained demo", False
 
 

@@ -182,6 +182,10 @@ class RoomPage {
       });
       if (found.is_complete) break;
     }
+    if (this.lastRow >= 0) {
+      const newest = await get(`/v1/sessions/${this.id}/estimates?probabilities=true&after=${this.lastRow - 1}&limit=1`);
+      this.view.sharpen(newest.probabilities[0]);
+    }
     return `/v1/sessions/${this.id}/events?after=${this.lastRow}`;
   }
 

@@ -151,7 +151,7 @@ export class Ribbon {
   }
 
   get band() {
-    return { top: 0, height: Math.round(this.height * 0.5), curveTop: Math.round(this.height * 0.56), curveBottom: this.height - 24 };
+    return { top: 0, height: Math.round(this.height * 0.5), curveTop: Math.round(this.height * 0.5) + 22, curveBottom: this.height - 24 };
   }
 
   paint() {
@@ -224,7 +224,7 @@ export class Ribbon {
     this.pen.font = "13px system-ui, sans-serif";
     this.pen.textBaseline = "top";
     this.pen.textAlign = "left";
-    this.pen.fillText("transition intensity", 4, curveTop - 2);
+    this.pen.fillText("transition intensity", 2, curveTop - 18);
     const step = STEPS_S.find((s) => (s / this.span) * this.width > 70) ?? 14400;
     for (let t = 0; t <= this.span; t += step) {
       const x = (t / this.span) * this.width;

@@ -86,6 +86,12 @@ export class RoomView {
     this.schedule();
   }
 
+  // The probabilities of the newest estimate, which a past by column leaves out.
+  sharpen(probabilities) {
+    if (this.now && probabilities) this.now.probabilities = probabilities;
+    this.schedule();
+  }
+
   schedule() {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => { this.frame = 0; this.render(); });
