@@ -65,5 +65,14 @@ def test_bytes_that_are_no_picture_are_not_packed():
 
 def test_an_answer_carries_version_marks_state_and_drops():
     answer = json.loads(to_json(Progress("ab"), Marks(5, 3, 2), "degraded", 4))
-    expected = {"v": 1, "type": "progress", "session": "ab", "acknowledged": 5, "durable": 3, "keep_from": 2, "state": "degraded", "dropped": 4}
+    expected = {
+        "v": 1,
+        "type": "progress",
+        "session": "ab",
+        "acknowledged": 5,
+        "durable": 3,
+        "keep_from": 2,
+        "state": "degraded",
+        "dropped": 4,
+    }
     assert answer == expected

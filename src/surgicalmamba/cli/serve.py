@@ -14,7 +14,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint folder or Hub id; the demo model if absent.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the record.")] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Offer a synthetic procedure on the page, and start one.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Offer a synthetic procedure on the page.")] = False,
     new_token: Annotated[str | None, typer.Option(help="Print a new token of this role and its line for the settings, and end.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print where it listens as a JSON object.")] = False,
 ) -> None:
@@ -41,14 +41,17 @@ def serve(
     except ImportError as error:
         raise ConfigError(f"the server needs the extra packages ({error.name} is missing): pip install 'surgicalmamba[serve]'.") from None
 
-    def tell(url: str) -> None:
+    def tell(url: str, model_name: str, is_trained: bool | None) -> None:
         if json:
-            typer.echo(json_module.dumps({"url": url, "data": str(settings.data), "demo": settings.demo}))
-        else:
-            typer.echo(f"listening on {url}   record in {settings.data}   Ctrl-C ends")
-            typer.echo("Research software, not a medical device.")
-            if settings.model is None:
-                typer.echo("No --model was given. The demo model is not trained: phases move, but mean nothing.")
+            about = {"url": url, "data": str(settings.data), "model": model_name, "demo": settings.demo}
+            typer.echo(json_module.dumps(about))
+            return
+        typer.echo(f"{url}   model: {model_name}   record in {settings.data}   Ctrl-C ends")
+        if is_trained is False:
+            typer.echo("The demo model is not trained: phases move, but mean nothing. Give a trained one with --model.")
+        if settings.demo:
+            typer.echo("Open the address in a browser and press: Start the demo")
+        typer.echo("Research software, not a medical device.")
 
     run(settings, tell)
 

@@ -116,14 +116,16 @@ def metrics(service: Server, caller: Viewer) -> Response:
 @api.get("/about", responses=GUARDED)
 def about(service: Server, caller: Viewer) -> About:
     """The server, its model and its limits."""
-    config = service.config
+    config, preprocess = service.config, service.engine.config.preprocess
     return About(
         version=__version__,
         model=service.model_name,
         engine=service.engine.name,
         fingerprint=service.engine.fingerprint,
         phases=list(service.phases),
-        fps=float(service.engine.config.preprocess.rate),
+        fps=float(preprocess.rate),
+        rate=str(preprocess.rate),
+        sampling=preprocess.sampling,
         state="ok" if service.state == "ok" else "degraded",
         reason=service.writer.failure,
         demo=config.demo,

@@ -1,10 +1,10 @@
 """A client that survives: it keeps the frames that the server may need again, and sends them again after a lost connection.
 
-    client = surgicalmamba.Client("http://127.0.0.1:8571", token="...")
-    with client.create("Room 1") as remote:
-        for frame_rgb, time_s in camera:
-            for estimate in remote.push(frame_rgb, time_s):
-                print(estimate.time_s, estimate.name)
+client = surgicalmamba.Client("http://127.0.0.1:8571", token="...")
+with client.create("Room 1") as remote:
+    for frame_rgb, time_s in camera:
+        for estimate in remote.push(frame_rgb, time_s):
+            print(estimate.time_s, estimate.name)
 """
 
 import json
@@ -206,7 +206,7 @@ class RemoteSession:
                 self._read(str(self._socket.recv(_TIMEOUT_S)))
             except InvalidStatus as error:
                 if error.response.status_code not in (429, 502, 503):
-                    said = _detail(error.response.body or b"")
+                    said = _detail(bytes(error.response.body or b""))
                     raise ServerError(f"{self._client.url} refused the session {self.id}: {error.response.status_code}, {said}") from None
             except (InvalidHandshake, WebSocketException, OSError):
                 self.close()
@@ -225,7 +225,7 @@ class RemoteSession:
         path = f"/v1/sessions/{self.id}/estimates?probabilities=true&after={self._last_row}"
         found = self._client.request("GET", path)
         columns = [found[key] for key in ("row", "frame", "time_s", "phase", "probabilities", "intensity")]
-        for row, frame, time_s, phase, probabilities, intensity in zip(*columns, strict=True):  # type: ignore[call-overload]
+        for row, frame, time_s, phase, probabilities, intensity in zip(*columns, strict=True):
             self._note(RemoteEstimate(row, frame, time_s, phase, self.phases[phase], tuple(probabilities), intensity, "ok"))
 
     def _send_what_is_due(self) -> None:

@@ -96,6 +96,8 @@ class About(BaseModel):
     fingerprint: str
     phases: list[str]
     fps: float
+    rate: str = Field(description="The same as an exact fraction.")
+    sampling: Literal["auto", "index", "time"] = Field(description="How frames of a recording become samples.")
     state: Literal["ok", "degraded"]
     reason: str | None = Field(description="Why it is degraded.")
     demo: bool

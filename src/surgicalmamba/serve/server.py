@@ -4,12 +4,13 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from surgicalmamba.errors import ConfigError
+from surgicalmamba.errors import CheckpointError, ConfigError
 from surgicalmamba.serve.app import create_app
 from surgicalmamba.serve.config import ServeConfig
 from surgicalmamba.serve.service import Service
@@ -24,13 +25,18 @@ _ENVELOPE_ROOM = 1024
 
 def load_model(config: ServeConfig) -> "tuple[SurgicalMamba, str, bool | None]":
     """The model, the name it is shown under, and, for a demo model, whether it is trained."""
-    from surgicalmamba.model.checkpoint import load
+    from surgicalmamba.model.checkpoint import demo_model_path, load
 
-    if config.model is not None:
-        parts = config.model.replace("\\", "/").rstrip("/").split("/")
-        name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]  # a run's checkpoint is known by its run
-        return load(config.model), name, None
-    return untrained_demo(), "untrained demo", False
+    if config.model is None:
+        try:
+            return load(demo_model_path()), "demo", True
+        except CheckpointError:
+            return untrained_demo(), "untrained demo", False
+    folder = Path(config.model)
+    source: str | Path = folder / "best" if (folder / "best").is_dir() else config.model
+    parts = str(source).replace("\\", "/").rstrip("/").split("/")
+    name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]  # a run's checkpoint is known by its run
+    return load(source), name, None
 
 
 def untrained_demo() -> "SurgicalMamba":
@@ -88,8 +94,9 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(config: ServeConfig, on_listening: Callable[[str], None]) -> None:
-    """Run until told to stop (Ctrl-C or SIGTERM). `on_listening` gets the address once frames are welcome."""
+def serve(config: ServeConfig, on_listening: Callable[[str, str, bool | None], None]) -> None:
+    """Run until told to stop (Ctrl-C or SIGTERM). `on_listening` gets the address, the model's name
+    and whether a demo model is trained, once frames are welcome."""
     model, name, is_trained = load_model(config)
     if model.config.backbone is None:
         raise ConfigError(f"the model {name} takes feature vectors; the server needs one with a backbone, which takes pictures.")
@@ -111,7 +118,7 @@ def serve(config: ServeConfig, on_listening: Callable[[str], None]) -> None:
         access_log=False,
         server_header=False,
     )
-    server = Server(settings, service, on_listening)
+    server = Server(settings, service, lambda url: on_listening(url, name, is_trained))
     try:
         server.run()
     except SystemExit as error:  # uvicorn's way of saying that the address is taken

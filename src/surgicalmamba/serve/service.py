@@ -21,7 +21,7 @@ from surgicalmamba.serve.metrics import Metrics, peak_memory_bytes
 from surgicalmamba.serve.recognizer import Recognizer
 from surgicalmamba.serve.records import Ending, Row, SessionInfo, WhenBehind
 from surgicalmamba.serve.rooms import Room
-from surgicalmamba.serve.sources import SourceReader, open_pictures
+from surgicalmamba.serve.sources import SourceReader, open_source
 from surgicalmamba.serve.store import Change, Store
 from surgicalmamba.serve.writer import Writer
 from surgicalmamba.stream.engine import Engine
@@ -117,9 +117,11 @@ class Service:
     def _read_source(self, room: Room) -> None:
         assert room.info.source is not None
         try:
-            pictures = open_pictures(room.info.source, self.config, Fraction(room.info.fps), room.info.created_s)
+            preprocess = self.engine.config.preprocess
+            pictures = open_source(room.info.source, self.config, preprocess, Fraction(room.info.fps), room.info.created_s)
         except SurgicalMambaError as error:
-            self.recognizer.finish(room, f"the source cannot be read: {error}")
+            log.warning("source cannot be read", extra={"session": room.info.id, "reason": str(error)})
+            self.recognizer.finish(room, "the source cannot be read; the server's log says why")
             return
         reader = SourceReader(self.recognizer, room, pictures)
         self._readers[room.info.id] = reader

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from pathlib import Path
 
-from surgicalmamba.data.live import is_live, live_frames
+from surgicalmamba.config import PreprocessConfig
 from surgicalmamba.data.records import Frame, Gap
-from surgicalmamba.data.video import VideoFile
 from surgicalmamba.errors import SessionError, SurgicalMambaError
 from surgicalmamba.serve.config import ServeConfig
 from surgicalmamba.serve.messages import FrameMessage
 from surgicalmamba.serve.recognizer import Recognizer
 from surgicalmamba.serve.rooms import Life, Room
+from surgicalmamba.stream.sources import open_pictures
 
 log = logging.getLogger("surgicalmamba.serve")
 DEMO = "demo"
@@ -32,19 +31,21 @@ class Pictures:
 
     read: Callable[[int], Iterator[Frame]]
     is_repeatable: bool
+    is_sampled: bool
+    """Each picture is one tick of the model's clock; else their times decide."""
 
 
-def open_pictures(name: str, config: ServeConfig, fps: Fraction, seed: float) -> Pictures:
+def open_source(name: str, config: ServeConfig, preprocess: PreprocessConfig, fps: Fraction, seed: float) -> Pictures:
     """The source of that name. Raises SessionError for a name that the settings do not know."""
     if name == DEMO and config.demo:
-        return Pictures(lambda first: demo_frames(int(seed) % 1_000_000, fps, first), is_repeatable=True)
+        return Pictures(lambda first: demo_frames(int(seed) % 1_000_000, fps, first), is_repeatable=True, is_sampled=True)
     if name not in config.sources:
         raise SessionError(f"there is no source {name!r}; the server's settings list them.")
-    address = config.sources[name]
-    if is_live(address):
-        return Pictures(lambda first: (item for item in live_frames(address, fps) if not isinstance(item, Gap)), is_repeatable=False)
-    video = VideoFile(Path(address))
-    return Pictures(lambda first: islice(video.samples(fps), first, None), is_repeatable=True)
+    found = open_pictures(config.sources[name], preprocess, fps)
+    pictures = (item for item in found.frames if not isinstance(item, Gap))
+    if found.is_sampled:
+        return Pictures(lambda first: islice(pictures, first, None), is_repeatable=True, is_sampled=True)
+    return Pictures(lambda first: pictures, is_repeatable=False, is_sampled=False)
 
 
 def demo_frames(seed: int, fps: Fraction, first: int) -> Iterator[Frame]:
@@ -87,9 +88,10 @@ class SourceReader:
                     time.sleep(0.005)
                 if self._is_stopping or room.life is not Life.LIVE:
                     return
-                room.take(FrameMessage(index, frame.time_s, "jpeg", b""), frame.rgb, time.time())
+                time_s = None if self._pictures.is_sampled else frame.time_s
+                room.take(FrameMessage(index, time_s, "jpeg", b""), frame.rgb, time.time())
                 self._recognizer.wake()
             self._recognizer.finish(room)
         except SurgicalMambaError as error:
             log.warning("source failed", extra={"session": room.info.id, "reason": str(error)})
-            self._recognizer.finish(room, f"the source failed: {error}")
+            self._recognizer.finish(room, "the source failed; the server's log says why")
