@@ -36,10 +36,8 @@ PUBLIC = {("GET", "/healthz"), ("GET", "/readyz")}
 
 def make_app(model, folder, **settings):
     tokens = [{"name": role, "role": role, "sha256": hash_token(token)} for role, token in TOKENS.items()]
-    config = ServeConfig(
-        **{"data": folder, "tokens": tokens, "demo": True, "commit_ms": 10, "limits": LimitsConfig(requests_per_s=10_000), **settings}
-    )
-    return create_app(Service(config, EagerEngine(model), "small", None))
+    usual = {"data": folder, "tokens": tokens, "demo": True, "commit_ms": 10, "limits": LimitsConfig(requests_per_s=10_000)}
+    return create_app(Service(ServeConfig(**{**usual, **settings}), EagerEngine(model), "small", None))
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +108,8 @@ def test_frames_are_not_taken_from_a_viewer_or_a_stranger(client, role, status):
 def test_frames_for_a_session_that_is_not_there_are_refused(client):
     from starlette.testclient import WebSocketDenialResponse
 
-    with (
-        pytest.raises(WebSocketDenialResponse) as denied,
-        client.websocket_connect(f"/v1/sessions/{'0' * 16}/frames", headers=bearer("operator")),
-    ):
+    path = f"/v1/sessions/{'0' * 16}/frames"
+    with pytest.raises(WebSocketDenialResponse) as denied, client.websocket_connect(path, headers=bearer("operator")):
         pass
     assert denied.value.status_code == 404
 

@@ -19,11 +19,9 @@ def test_malformed_messages_are_refused_with_their_reason_and_others_do_not_noti
 
 
 def test_a_sender_that_never_finishes_its_request_is_cut_off(checkpoint, tmp_path):
-    with (
-        ServerProcess(checkpoint, tmp_path, ("limits.header_s=0.5",)) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as slow,
-    ):
+    with ServerProcess(checkpoint, tmp_path, ("limits.header_s=0.5",)) as server, socket.socket() as slow:
         slow.settimeout(20)
+        slow.connect(("127.0.0.1", server.port))
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         begin = time.monotonic()
         assert slow.recv(100) == b""

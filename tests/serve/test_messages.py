@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -52,10 +53,8 @@ def test_a_malformed_envelope_is_refused_with_its_reason(message, reason):
 
 @given(st.binary(max_size=200))
 def test_no_bytes_at_all_do_anything_but_unpack_or_be_refused(message):
-    try:
+    with suppress(RefusalError):
         unpack_frame(message)
-    except RefusalError as refusal:
-        assert refusal.text.endswith(".")
 
 
 def test_bytes_that_are_no_picture_are_not_packed():

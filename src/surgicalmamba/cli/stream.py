@@ -56,9 +56,7 @@ def stream(
 
     if server is not None:
         if model or overlay or realtime or policy or output_stage or any(file.suffix.lower() == ".jsonl" for file in files):
-            raise typer.BadParameter(
-                "--server recognizes there: of the options, --fps, --source-fps, --name and --out FILE.csv go with it."
-            )
+            raise typer.BadParameter("--server recognizes there; only --fps, --source-fps, --name, --token and --out FILE.csv go with it.")
         _stream_to(server, token, source, name, rates, files, json)
         return
 

@@ -155,6 +155,13 @@ class RemoteSession:
             pass
         return self._take_ready()
 
+    def listen(self, timeout_s: float) -> list[RemoteEstimate]:
+        """Wait a moment for news without sending anything; returns the estimates that came."""
+        if self._receive(timeout_s, is_due=False):
+            while self._receive(0):
+                pass
+        return self._take_ready()
+
     def skip(self) -> None:
         """Tell the server that nothing before the next frame can be sent again."""
         assert self._socket is not None
@@ -240,15 +247,15 @@ class RemoteSession:
         except (ConnectionClosed, OSError):
             self._reconnect()
 
-    def _receive(self, timeout_s: float) -> bool:
-        """Read one message. False when none came in time; a connection that is lost is made anew."""
+    def _receive(self, timeout_s: float, is_due: bool = True) -> bool:
+        """Read one message. False when none came in time; a connection that is lost, or silent when news is due, is made anew."""
         from websockets.exceptions import ConnectionClosed
 
         assert self._socket is not None
         try:
             self._read(str(self._socket.recv(timeout_s)))
         except TimeoutError:
-            if timeout_s:
+            if timeout_s and is_due:
                 self._reconnect()
             return False
         except (ConnectionClosed, OSError):

@@ -114,7 +114,9 @@ class Room:
 
     def must_wait(self, index: int) -> bool:
         """Whether a frame has to wait for room in the queue: always in a session that loses nothing, and while a record is redone."""
-        return self.is_full and (self.info.when_behind == "wait" or index <= self.record_until)
+        with self.lock:
+            redoes = index <= self.record_until or any(entry.index <= self.record_until for entry in self.queue)
+            return self.is_full and (redoes or self.info.when_behind == "wait")
 
     def check(self, frame: FrameMessage) -> None:
         """Raise RefusalError for a frame that is not the next one."""

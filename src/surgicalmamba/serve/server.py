@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +120,9 @@ def serve(config: ServeConfig, on_listening: Callable[[str, str, bool | None], N
         server_header=False,
     )
     server = Server(settings, service, lambda url: on_listening(url, name, is_trained))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Uvicorn drains on these, then raises them once more; an orderly end is exit code 0.
+        signal.signal(number, lambda *_: None)
     try:
         server.run()
     except SystemExit as error:  # uvicorn's way of saying that the address is taken
