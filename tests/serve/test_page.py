@@ -17,6 +17,15 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-
 WAIT_MS = 60_000
 
 
+def see(page, selector, text):
+    """Wait until an element says this. (Functions evaluated in the page would be refused by its content security policy.)"""
+    playwright.expect(page.locator(selector)).to_have_text(text, timeout=WAIT_MS)
+
+
+def link_is(page, state):
+    playwright.expect(page.locator("#link")).to_have_attribute("data-state", state, timeout=WAIT_MS)
+
+
 @pytest.fixture(scope="module")
 def browser():
     with playwright.sync_playwright() as started:
@@ -53,12 +62,12 @@ def test_a_newcomer_presses_demo_and_sees_it_move(live, page):
     page.goto(live.url)
     page.get_by_role("button", name="Start the demo").click()
     page.wait_for_selector(".ribbon")
-    page.wait_for_function("document.querySelector('.now .clock').textContent !== '0:00'")
+    playwright.expect(page.locator(".now .clock")).not_to_have_text("0:00", timeout=WAIT_MS)
     assert page.locator(".now .percent").inner_text().endswith("%")
     assert page.locator("table.phases tbody tr").count() == 7
     assert "not a medical device" in page.locator("footer").inner_text()
     page.get_by_role("button", name="Finish").click()
-    page.wait_for_function("document.querySelector('.bar .life').textContent === 'finished'")
+    see(page, ".bar .life", "finished")
     assert page.problems == []
 
 
@@ -71,15 +80,15 @@ def test_two_rooms_show_their_own_estimates_as_they_come(live, page, pictures):
         first.push(pictures[i], 60.0 * i)
     for i in range(2):
         second.push(pictures[i], 1.0 * i)
-    page.wait_for_function(f"""document.querySelector('.card[data-session="{first.id}"] .time').textContent === '2:00'""")
-    page.wait_for_function(f"""document.querySelector('.card[data-session="{second.id}"] .time').textContent === '0:01'""")
+    see(page, f'.card[data-session="{first.id}"] .time', "2:00")
+    see(page, f'.card[data-session="{second.id}"] .time', "0:01")
     estimate = second.wait()[-1]
     shown = page.locator(f'.card[data-session="{second.id}"] .confidence').inner_text()
     assert shown == f"{round(100 * estimate.probabilities[estimate.phase])} %"
     page.keyboard.press("1")
     page.wait_for_selector(".now")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('h1.name')?.textContent === 'Theatre B'")
+    see(page, "h1.name", "Theatre B")
     page.keyboard.press("Escape")
     page.wait_for_selector(".cards")
     first.finish()
@@ -90,7 +99,7 @@ def test_two_rooms_show_their_own_estimates_as_they_come(live, page, pictures):
 
 def test_a_six_hour_ribbon_is_painted_whole_and_a_new_estimate_paints_a_few_pixels(live, page):
     page.goto(f"{live.url}/#room/{live.long_session}")
-    page.wait_for_function("document.querySelector('.now .clock')?.textContent === '5:59:59'")
+    see(page, ".now .clock", "5:59:59")
     figures = page.evaluate("""async () => {
         const { Ribbon } = await import('/ribbon.js');
         const canvas = document.querySelector('.ribbon');
@@ -118,14 +127,14 @@ def test_the_page_finds_back_after_the_server_was_killed(live, page, pictures):
     remote.push(pictures[0], 0.0)
     remote.wait()
     page.goto(f"{live.url}/#room/{remote.id}")
-    page.wait_for_function("document.getElementById('link').dataset.state === 'live'")
+    link_is(page, "live")
     live.kill()
-    page.wait_for_function("document.getElementById('link').dataset.state === 'lost'")
+    link_is(page, "lost")
     live.start()
-    page.wait_for_function("document.getElementById('link').dataset.state === 'live'")
+    link_is(page, "live")
     for i in range(1, 4):
         remote.push(pictures[i], 30.0 * i)
-    page.wait_for_function("document.querySelector('.now .clock').textContent === '1:30'")
+    see(page, ".now .clock", "1:30")
     remote.finish()
 
 
@@ -142,15 +151,15 @@ def test_a_prediction_file_is_replayed_in_the_browser(live, page, tmp_path):
     file = write_predictions(tmp_path, "video01", prediction, PhaseVocabulary("synthetic", PHASE_NAMES))
     page.goto(f"{live.url}/#replay")
     page.locator("input.file").set_input_files(file)
-    page.wait_for_function("document.querySelector('.now .clock')?.textContent === '9:59'")
+    see(page, ".now .clock", "9:59")
     page.locator(".position").fill("61")
-    page.wait_for_function("document.querySelector('.now .clock').textContent === '1:00'")
+    see(page, ".now .clock", "1:00")
     page.get_by_role("button", name="Play").click()
-    page.wait_for_function("document.querySelector('.now .clock').textContent !== '1:00'")
+    playwright.expect(page.locator(".now .clock")).not_to_have_text("1:00", timeout=WAIT_MS)
     bad = tmp_path / "bad.csv"
     bad.write_text("hello\n1\n")
     page.locator("input.file").set_input_files(bad)
-    page.wait_for_function("document.querySelector('.error').textContent.includes('not a prediction file')")
+    playwright.expect(page.locator(".error")).to_contain_text("not a prediction file", timeout=WAIT_MS)
     assert page.problems == []
 
 
@@ -173,7 +182,7 @@ def test_a_token_is_asked_for_and_lets_in(checkpoint, browser, tmp_path):
         page.goto(server.url)
         page.locator("#token").fill("wrong")
         page.get_by_role("button", name="Connect").click()
-        page.wait_for_function("document.getElementById('token-error').textContent !== '' && document.getElementById('token-dialog').open")
+        see(page, "#token-error", "a bearer token is needed")
         page.locator("#token").fill(token)
         page.get_by_role("button", name="Connect").click()
         page.wait_for_selector(".cards", state="attached")

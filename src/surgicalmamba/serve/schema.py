@@ -17,6 +17,9 @@ MetadataKey = Literal["room", "procedure", "device", "study", "case"]
 MetadataValue = Annotated[str, Field(max_length=80, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
+Run = Annotated[list[float], Field(min_length=3, max_length=3)]
+
+
 class Body(BaseModel):
     """A request body; unknown names are refused."""
 
@@ -62,7 +65,7 @@ class SessionView(BaseModel):
     latency_ms: float | None = Field(description="Median of the last estimates, from arrival to estimate.")
     phase: int | None
     confidence: float | None
-    segments: list[tuple[int, float, float]] = Field(description="Phase, from second, to second.")
+    segments: list[Run] = Field(description="Phase, from second, to second.")
 
 
 class SessionList(BaseModel):
@@ -150,7 +153,7 @@ def view_room(room: Room) -> SessionView:
             latency_ms=latency[len(latency) // 2] if latency else None,
             phase=None if room.last is None else room.last.phase,
             confidence=None if room.last is None else room.last.unpacked()[room.last.phase],
-            segments=list(room.runs),
+            segments=[list(run) for run in room.runs],
         )
 
 
@@ -181,7 +184,7 @@ def view_stored(stored: Stored) -> SessionView:
         latency_ms=None,
         phase=ending.segments[-1][0] if ending and ending.segments else None,
         confidence=None,
-        segments=[] if ending is None else list(ending.segments),
+        segments=[] if ending is None else [list(run) for run in ending.segments],
     )
 
 

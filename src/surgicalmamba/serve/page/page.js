@@ -63,13 +63,21 @@ async function guarded(action) {
 
 const may = (role) => about && ["viewer", "operator", "admin"].indexOf(about.role) >= ["viewer", "operator", "admin"].indexOf(role);
 
+// A view of its own: what a slow answer still does to an old view is not seen in the new one.
+function mount(template) {
+  const root = document.createElement("div");
+  root.append(make(template));
+  main.replaceChildren(root);
+  return root;
+}
+
 // ---- all rooms
 
 class RoomsPage {
   constructor() {
-    main.replaceChildren(make("rooms-view"));
+    this.root = mount("rooms-view");
     this.cards = new Map();
-    const demo = main.querySelector(".demo");
+    const demo = this.root.querySelector(".demo");
     demo.hidden = !(about?.demo && may("operator"));
     demo.addEventListener("click", startDemo);
     this.events = new Events(async () => { await this.load(); return "/v1/events"; }, (message) => this.hear(message), link);
@@ -88,7 +96,7 @@ class RoomsPage {
     rooms = list.live.map((session) => session.id);
     for (const [id, card] of this.cards) if (!rooms.includes(id)) { card.node.remove(); this.cards.delete(id); }
     list.live.forEach((session, number) => this.show(session, number));
-    main.querySelector(".empty").hidden = rooms.length > 0;
+    this.root.querySelector(".empty").hidden = rooms.length > 0;
   }
 
   show(session, number) {
@@ -97,7 +105,7 @@ class RoomsPage {
       const node = make("card").firstElementChild;
       node.href = `#room/${session.id}`;
       node.dataset.session = session.id;
-      main.querySelector(".cards").append(node);
+      this.root.querySelector(".cards").append(node);
       card = { node };
       this.cards.set(session.id, card);
     }
@@ -154,7 +162,9 @@ class RoomPage {
   constructor(id) {
     this.id = id;
     this.lastRow = -1;
-    this.view = new RoomView(main, about?.phases ?? []);
+    this.root = document.createElement("div");
+    main.replaceChildren(this.root);
+    this.view = new RoomView(this.root, about?.phases ?? []);
     this.view.find(".finish").addEventListener("click", () => guarded(async () => { await call("POST", `/v1/sessions/${id}/finish`); }));
     for (const kind of ["csv", "json"]) {
       const button = document.createElement("button");
@@ -240,9 +250,9 @@ class RoomPage {
 
 class FinishedPage {
   constructor() {
-    main.replaceChildren(make("finished-view"));
+    this.root = mount("finished-view");
     this.list = [];
-    main.querySelector(".more").addEventListener("click", () => this.load());
+    this.root.querySelector(".more").addEventListener("click", () => this.load());
     this.load();
   }
 
@@ -255,8 +265,8 @@ class FinishedPage {
     link("live");
     noteState(found.state);
     this.list.push(...found.finished);
-    main.querySelector(".empty").hidden = this.list.length > 0;
-    main.querySelector(".more").hidden = found.finished.length < 20;
+    this.root.querySelector(".empty").hidden = this.list.length > 0;
+    this.root.querySelector(".more").hidden = found.finished.length < 20;
     for (const session of found.finished) this.show(session);
   }
 
@@ -274,7 +284,7 @@ class FinishedPage {
     const remove = node.querySelector(".delete");
     remove.hidden = !may("admin");
     remove.addEventListener("click", async () => { if (confirm(`Delete ${session.name} and its record?`) && (await guarded(() => call("DELETE", `/v1/sessions/${session.id}`)))) node.remove(); });
-    main.querySelector(".sessions").append(node);
+    this.root.querySelector(".sessions").append(node);
     paintSegments(node.querySelector(".mini"), session.segments, until);
   }
 }
