@@ -13,7 +13,7 @@ from surgicalmamba.bench.serving import ServerProcess
 
 load_all_checks()
 WANTED = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
-EXAMPLES = 12
+EXAMPLES = 6
 
 
 def test_no_generated_request_breaks_the_server(checkpoint, tmp_path):

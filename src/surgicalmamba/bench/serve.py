@@ -97,8 +97,7 @@ class Room(threading.Thread):
             for index in range(self._n):
                 due_s = self._begin_s + index / self._fps
                 while (left_s := due_s - time.monotonic()) > 0:
-                    # Listen while waiting, so that arrival times are true to a hundredth of a second.
-                    estimates = remote.listen(min(left_s, 0.01))
+                    estimates = remote.listen(left_s)  # returns as soon as something comes
                     now_s = time.monotonic()
                     self.estimate_ms += [(now_s - sent_s[e.frame]) * 1e3 for e in estimates]
                     if remote.durable > marked:
