@@ -20,12 +20,12 @@ MAY_IMPORT = {
     "train": {"errors", "config", "core", "model", "data", "eval", "version"},
     "stream": {"errors", "config", "core", "model", "data", "eval", "report", "version"},
     "peers": {"errors", "config", "core", "model"},
-    "serve": {"errors", "config", "core", "model", "data", "stream", "version"},
+    "serve": {"errors", "config", "core", "model", "data", "eval", "stream", "version"},
     "studies": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
     "doctor": {"version"},
     "selfcheck": {"config", "core", "model"},
     "demo": {"errors", "data", "eval", "report", "model", "stream"},
-    "bench": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
+    "bench": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "serve", "peers", "version"},
 }
 # Libraries a part must not touch, because it has to import fast or run without them.
 MUST_NOT_IMPORT = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from surgicalmamba.model.recognizer import Output as Output
     from surgicalmamba.model.release import load_release as load_release
     from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
+    from surgicalmamba.serve.client import Client as Client
     from surgicalmamba.stream.estimate import PhaseEstimate as PhaseEstimate
     from surgicalmamba.stream.policy import Policy as Policy
     from surgicalmamba.stream.pool import SessionPool as SessionPool
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from surgicalmamba.train import losses as losses
 
 _HOME = {
+    "Client": "surgicalmamba.serve.client",
     "ModelConfig": "surgicalmamba.config",
     "ModelState": "surgicalmamba.core.state",
     "Output": "surgicalmamba.model.recognizer",

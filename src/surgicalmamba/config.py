@@ -75,6 +75,15 @@ def _known_names(section: type[Section], path: Sequence[str]) -> list[str]:
 
 def load_config(section: type[S], path: Path, overrides: Sequence[str] = ()) -> S:
     """Read a YAML file into a section and apply `key.sub=value` overrides."""
+    values = load_mapping(path)
+    try:
+        return section(**override(values, overrides))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def load_mapping(path: Path) -> dict[str, object]:
+    """The settings of a YAML file, unchecked."""
     import yaml
 
     try:
@@ -85,10 +94,7 @@ def load_config(section: type[S], path: Path, overrides: Sequence[str] = ()) -> 
         raise ConfigError(f"config {path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, Mapping):
         raise ConfigError(f"config {path} must be a mapping of settings, not {type(values).__name__}.")
-    try:
-        return section(**override(dict(values), overrides))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    return dict(values)
 
 
 def override(values: dict[str, object], overrides: Sequence[str]) -> dict[str, object]:

@@ -43,3 +43,7 @@ class SnapshotError(SurgicalMambaError):
 
 class EngineError(SurgicalMambaError):
     """An engine cannot run here, or does not compute what the model computes; the message holds the figures."""
+
+
+class ServerError(SurgicalMambaError):
+    """A live server refused, is away, or speaks another version; the message names it and what it said."""

@@ -169,3 +169,32 @@ def stream(
 
         plot_stream(measured.as_dict(), plot)
     typer.echo(json_module.dumps(measured.as_dict(), indent=2) if json else "\n".join(measured.lines()))
+
+
+@bench.command("serve")
+def bench_serve_command(
+    streams: Annotated[list[int] | None, typer.Option(min=1, help="Rooms at once; repeatable. Default: 16 and 64.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Length of each load run.")] = 10.0,
+    fps: Annotated[float, typer.Option(min=0.1, help="Frames per second of each room.")] = 1.0,
+    kills: Annotated[int, typer.Option(min=0, help="Also kill -9 the server this often under load and compare the records.")] = 0,
+    malformed: Annotated[int, typer.Option(min=0, help="Also send this many malformed messages.")] = 0,
+    load: Annotated[bool, typer.Option("--load/--no-load", help="Leave the load runs out with --no-load.")] = True,
+    seed: Annotated[int, typer.Option(help="Of kill moments and malformed messages.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="16 streams for half a minute.")] = False,
+    json: Json = False,
+) -> None:
+    """The live server on loopback with the tiny model: latency, drops and memory of many rooms; kill -9; malformed messages.
+
+    Example: surgicalmamba bench serve --quick
+    """
+    from rich.console import Console
+
+    from surgicalmamba.bench.serve import bench_serve
+
+    console = Console(stderr=True)
+    counts = [] if not load else [16] if quick and not streams else streams or [16, 64]
+    result = bench_serve(counts, 0.5 if quick else minutes, fps, kills, malformed, seed, console.print)
+    typer.echo(json_module.dumps(result.as_dict(), indent=2) if json else "\n".join(result.lines()))
+    broken = (result.kills is not None and not result.kills.is_clean) or (result.malformed is not None and result.malformed.unanswered > 0)
+    if broken:
+        raise typer.Exit(1)

@@ -13,6 +13,7 @@ from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.cli.export import export
 from surgicalmamba.cli.predict import predict
 from surgicalmamba.cli.prepare import prepare
+from surgicalmamba.cli.serve import serve
 from surgicalmamba.cli.stream import stream
 from surgicalmamba.cli.study import study
 from surgicalmamba.cli.train import train
@@ -50,6 +51,7 @@ app.command()(check)
 app.command()(train)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(serve)
 app.command()(stream)
 app.command()(export)
 app.add_typer(bench, name="bench")

@@ -1,10 +1,14 @@
 """`surgicalmamba stream`: a camera, a file or a network stream becomes phase estimates."""
 
 import json as json_module
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 def stream(
@@ -21,6 +25,9 @@ def stream(
     ] = None,
     output_stage: Annotated[Path | None, typer.Option(help="Calibration and filter, written by predict --fit-output.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    server: Annotated[str | None, typer.Option(help="Recognize on a server, such as http://127.0.0.1:8571, and not here.")] = None,
+    token: Annotated[str | None, typer.Option(envvar="SURGICALMAMBA_TOKEN", help="Bearer token for --server.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the session on the server. Default: the source's.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
     """Recognize phases as the pictures come. Ctrl-C ends a session and completes its files.
@@ -47,6 +54,12 @@ def stream(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
 
+    if server is not None:
+        if model or overlay or realtime or policy or output_stage or any(file.suffix.lower() == ".jsonl" for file in files):
+            raise typer.BadParameter("--server recognizes there; only --fps, --source-fps, --name, --token and --out FILE.csv go with it.")
+        _stream_to(server, token, source, name, rates, files, json)
+        return
+
     from surgicalmamba.cli.watch import Watch
     from surgicalmamba.train.distributed import pick_device
 
@@ -61,3 +74,25 @@ def stream(
 
 def _say(text: str) -> None:
     typer.echo(text, err=True)
+
+
+def _stream_to(
+    server: str, token: str | None, source: str, name: str | None, rates: "list[Fraction | None]", files: list[Path], json: bool
+) -> None:
+    """The same source, recognized on a server."""
+    from rich.console import Console
+    from rich.status import Status
+
+    from surgicalmamba.data.store import write_atomic
+    from surgicalmamba.serve.client import Client
+    from surgicalmamba.serve.remote import stream_to_server
+
+    client = Client(server, token)
+    shown = name or re.sub(r"[^\w .:#/+-]", " ", Path(source).stem).strip()[:64] or "stream"
+    with Status("connecting", console=Console(stderr=True)) as status:
+        summary, remote = stream_to_server(
+            client, source, shown, rates[0], rates[1], lambda estimate: status.update(f"{estimate.time_s:.0f} s  {estimate.name}")
+        )
+    for file in files:
+        write_atomic(file, remote.export_csv().encode())
+    typer.echo(json_module.dumps(vars(summary), indent=2) if json else "\n".join([summary.text(), *(f"wrote {file}" for file in files)]))

@@ -6,7 +6,7 @@ appear whole or not at all."""
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -51,25 +51,25 @@ class VideoPrediction:
 
 def write_predictions(folder: Path, video: str, prediction: VideoPrediction, vocabulary: PhaseVocabulary) -> Path:
     """Write `<folder>/<video>.csv` in one step and return its path."""
-    n_rows, n_phases = len(prediction.frame), len(vocabulary)
-    _check(video, prediction, n_rows, n_phases)
-    header = ["frame", "time_s", "phase", "name", *(f"p_{index}" for index in range(n_phases)), "intensity"]
+    _check(video, prediction, len(prediction.frame), len(vocabulary))
+    return _write_whole(folder, f"{video}.csv", lambda stream: stream.writelines(prediction_lines(prediction, vocabulary)))
+
+
+def prediction_lines(prediction: VideoPrediction, vocabulary: PhaseVocabulary) -> Iterator[str]:
+    """The text of a prediction file, line by line."""
+    header = ["frame", "time_s", "phase", "name", *(f"p_{index}" for index in range(len(vocabulary))), "intensity"]
     probabilities = prediction.probabilities
     if probabilities is None:
         header = header[:4] + header[-1:]
     names = [f'"{name}"' if "," in name else name for name in vocabulary.names]
-
-    def write(stream: TextIO) -> None:
-        stream.write(",".join(header) + "\n")
-        for row in range(n_rows):
-            phase = int(prediction.phase[row])
-            cells = [str(int(prediction.frame[row])), f"{prediction.time_s[row]:.12g}", str(phase), names[phase]]
-            if probabilities is not None:
-                cells += [f"{value:.9g}" for value in probabilities[row]]
-            cells.append("" if prediction.intensity is None else f"{prediction.intensity[row]:.9g}")
-            stream.write(",".join(cells) + "\n")
-
-    return _write_whole(folder, f"{video}.csv", write)
+    yield ",".join(header) + "\n"
+    for row in range(len(prediction.frame)):
+        phase = int(prediction.phase[row])
+        cells = [str(int(prediction.frame[row])), f"{prediction.time_s[row]:.12g}", str(phase), names[phase]]
+        if probabilities is not None:
+            cells += [f"{value:.9g}" for value in probabilities[row]]
+        cells.append("" if prediction.intensity is None else f"{prediction.intensity[row]:.9g}")
+        yield ",".join(cells) + "\n"
 
 
 def _check(video: str, prediction: VideoPrediction, n_rows: int, n_phases: int) -> None:

@@ -122,6 +122,14 @@ class SessionPool:
                 stream.dropped.add(stream.waiting.popleft().tick)
             return True
 
+    def push_late(self, key: str, time_s: float | None = None) -> None:
+        """Say that a picture of this time was dropped before it got here; its tick counts as late."""
+        with self._lock:
+            stream = self._stream(key)
+            stream.clock, arrival = stream.track.arrive(None, time_s, "picture", stream.clock)
+            if arrival is not None:
+                stream.dropped.add(arrival.tick)
+
     def tick(self) -> Tick:
         """Advance every stream that has a frame waiting by one frame of the model.
 
@@ -216,6 +224,11 @@ class SessionPool:
         """Frames of a stream that wait for a tick."""
         with self._lock:
             return len(self._stream(key).waiting)
+
+    def is_busy(self, key: str) -> bool:
+        """Whether a frame of this stream waits or is not fully worked off."""
+        with self._lock:
+            return self._stream(key).has_work
 
     @property
     def keys(self) -> tuple[str, ...]:

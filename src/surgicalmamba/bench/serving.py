@@ -1,0 +1,139 @@
+"""A real server process to measure and to kill, with pictures to send and the record it should end with."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from surgicalmamba.errors import ServerError
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.serve.config import ServeConfig
+from surgicalmamba.serve.lanes import FixedLanes
+from surgicalmamba.serve.records import Row
+from surgicalmamba.stream.eager import EagerEngine
+from surgicalmamba.stream.pool import SessionPool
+
+START_S = 180.0
+Settings = Sequence[str]
+"""Overrides such as limits.sessions=4."""
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """`surgicalmamba serve` as its user runs it. Started anew, it has the same address and the same record."""
+
+    def __init__(self, model: Path, data: Path, settings: Settings = (), environment: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [sys.executable, "-m", "surgicalmamba", "serve", "--json", "--port", str(self.port)]
+        self._command += ["--model", str(model), "--data", str(data), *settings]
+        self._environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **(environment or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed in __exit__
+
+    def __enter__(self) -> "ServerProcess":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._errors.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when the server listens."""
+        self._process = subprocess.Popen(
+            self._command, env=self._environment, stdout=subprocess.PIPE, stderr=self._errors, text=True, start_new_session=True
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_S)
+        line = self._process.stdout.readline() if ready else ""
+        if not line or json.loads(line)["url"] != self.url:
+            self.kill()
+            raise ServerError(f"the server did not start: {self.log()[-2000:]}")
+
+    def kill(self) -> None:
+        """kill -9: the process gets no chance to do anything."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Ask it to end; returns its exit code."""
+        return self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        code = self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def log(self) -> str:
+        """What it wrote to stderr so far, over all its lives."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def memory_bytes(self) -> int:
+        """Resident memory now; 0 where the system does not tell."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        except OSError:
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def wait_until_ready(server: ServerProcess, timeout_s: float = 60.0) -> None:
+    """Until /readyz says so."""
+    from urllib.request import urlopen
+
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        try:
+            with urlopen(f"{server.url}/readyz", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise ServerError(f"{server.url} did not become ready: {server.log()[-2000:]}")
+
+
+def make_pictures(n: int, seed: int = 0) -> list[bytes]:
+    """JPEG files of a synthetic procedure, a second apart."""
+    from surgicalmamba.data.images import encode_jpeg
+    from surgicalmamba.data.synthetic import operation
+
+    op = operation(seed, 0, short=True, fps=1)
+    return [encode_jpeg(op.renderer.frame(i % op.procedure.n_frames), quality=85) for i in range(n)]
+
+
+def uninterrupted_record(model: SurgicalMamba, pictures: Sequence[bytes], fps: float, lanes: int | None = None) -> list[Row]:
+    """What the record of a session must be: the same frames through the recognizer alone, with no server and no neighbours."""
+    from surgicalmamba.data.images import decode_jpeg
+
+    engine = FixedLanes(EagerEngine(model), lanes or ServeConfig().lanes)
+    pool = SessionPool(engine, capacity=1, queue_len=2)
+    pool.open("alone", fps)
+    rows = []
+    for index, picture in enumerate(pictures):
+        pool.push("alone", decode_jpeg(picture), index / fps)
+        while pool.is_busy("alone"):
+            rows += [Row.of(estimate, index, 0) for estimate in pool.tick().estimates.values()]
+    return rows
