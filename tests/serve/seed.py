@@ -1,6 +1,5 @@
 """Records made up for the page: a synthetic procedure's script with soft edges, stretched to any length."""
 
-import struct
 import time
 
 import numpy as np
@@ -19,15 +18,13 @@ def made_up_rows(n, fps=1.0, seed=3):
     distance = np.abs(np.arange(n)[:, None] - changes[None]).min(axis=1) if len(changes) else np.full(n, n)
     width = max(n / 120, 2)
     near = np.exp(-distance / width)
-    rows = []
-    for i in range(n):
-        scores = rng.gamma(0.4, 0.05 + 0.5 * near[i], len(PHASE_NAMES))
-        scores[phases[i]] += 1.5
-        shares = scores / scores.sum()
-        intensity = float(np.clip(0.04 + 0.85 * near[i] + rng.normal(0, 0.02), 0, 1))
-        packed = struct.pack(f"<{len(shares)}d", *shares)
-        rows.append(Row(i, i, i / fps, int(shares.argmax()), packed, intensity, "ok", "input"))
-    return rows
+    scores = rng.gamma(0.4, (0.05 + 0.5 * near)[:, None], (n, len(PHASE_NAMES)))
+    scores[np.arange(n), phases] += 1.5
+    shares = scores / scores.sum(axis=1, keepdims=True)
+    intensity = np.clip(0.04 + 0.85 * near + rng.normal(0, 0.02, n), 0, 1).tolist()
+    newest = shares.argmax(axis=1).tolist()
+    packed = shares.astype("<f8")
+    return [Row(i, i, i / fps, newest[i], packed[i].tobytes(), intensity[i], "ok", "input") for i in range(n)]
 
 
 def seed_session(folder, fingerprint, name, n, fps=1.0, is_finished=False, seed=3, key=None):
