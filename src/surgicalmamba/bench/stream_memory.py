@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.errors import EngineError
 
 
@@ -24,18 +25,6 @@ def measure_memory(engine: str, folder: Path, threads: int) -> Memory:
     if result.returncode:
         raise EngineError(f"the {engine} engine failed in a process of its own: {result.stderr.strip().splitlines()[-1:]}")
     return Memory(**json.loads(result.stdout.splitlines()[-1]))
-
-
-def resident_mb() -> tuple[float, float]:
-    """Peak and present resident memory of this process in megabytes."""
-    status = Path("/proc/self/status")
-    if status.exists():  # not getrusage: its peak is inherited from the process that started this one
-        sizes = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
-        return tuple(int(sizes[key].split()[0]) * 1024 / 1e6 for key in ("VmHWM", "VmRSS"))  # type: ignore[return-value]
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-    return peak, peak
 
 
 def _run_frames(name: str, folder: Path, threads: int) -> None:

@@ -1,7 +1,6 @@
 """The measuring process of `bench train`: a real trainer on a real loader, with a clock around each part."""
 
 import json
-import resource
 import sys
 import time
 from collections import defaultdict
@@ -12,6 +11,7 @@ from dataclasses import asdict, fields
 import torch
 from torch import Tensor
 
+from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.bench.timing import summarise
 from surgicalmamba.bench.train import PARTS, WARMUP, StepBench, StepTask, step_model
 from surgicalmamba.core.state import ModelState
@@ -104,7 +104,7 @@ def measure(task: StepTask) -> StepBench:
     trainer = TimedTrainer(**{field.name: getattr(built, field.name) for field in fields(built)})
     trainer.clock = clock = Clock()
     trainer.run_epoch(lambda _trainer, _losses: clock.end_step())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = round(resident_mb()[0] * 1e6)
     steps = clock.steps[WARMUP:]
     totals = [step["total"] for step in steps]
     compute = summarise([step["total"] - step["loader"] for step in steps])

@@ -47,7 +47,9 @@ class ServeConfig(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8571, description="Port to listen on; 0 takes a free one.")
     data: Path = Field(Path("surgicalmamba-data"), description="Folder of the database.")
     model: str | None = Field(None, description="Checkpoint folder or Hub id; null is the demo model.")
-    engine: str = Field("auto", description="auto, or an engine by name.")
+    engine: str = Field(
+        "eager", description="An engine by name. auto may choose another one day, and a record redone on it differs in its last digits."
+    )
     lanes: Annotated[int, Field(ge=0)] = Field(
         8,
         description="Streams that advance in one batch, always of this size, so that a stream's record does not depend on its neighbours "

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from surgicalmamba.errors import EngineError, InputError
+from surgicalmamba.errors import EngineError, SessionError
 from surgicalmamba.model.checkpoint import fingerprint
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.cache import cache_folder, export_key, read_choice, setting_key, write_choice
@@ -21,15 +21,18 @@ from surgicalmamba.stream.parity import answers, check_features, check_pictures,
 EngineName = Literal["auto", "eager", "compiled", "onnx", "onnx-int8"]
 ENGINE_NAMES: tuple[str, ...] = get_args(EngineName)
 MEASURED_FRAMES = 7
+FAST_ENOUGH_MS = 40.0
+"""A frame that eager computes in this time leaves nothing worth a minute of preparing another engine."""
 
 Say = Callable[[str], None]
 
 
 def open_engine(model: SurgicalMamba, name: str = "auto", *, threads: int | None = None, say: Say | None = None) -> Engine:
-    """The engine of this name for a model. `auto` is the fastest of those that agree with eager in float32, by a short measurement
-    that is kept for the next start. `threads` is for ONNX Runtime; torch has its own setting. `say` hears what takes long."""
+    """The engine of this name for a model. `auto` is eager where that is fast enough, else the fastest of those that agree with eager
+    in float32, by a short measurement that is kept for the next start. `threads` is for ONNX Runtime; torch has its own setting. `say`
+    hears what takes long."""
     if name not in ENGINE_NAMES:
-        raise InputError(f"there is no engine {name!r}; engines: {', '.join(ENGINE_NAMES)}.")
+        raise SessionError(f"unknown engine {name!r}; choose one of: {', '.join(ENGINE_NAMES)}.")
     say = say or (lambda _: None)
     eager = EagerEngine(model)
     if name == "eager":
@@ -97,28 +100,30 @@ def _fastest(model: SurgicalMamba, eager: EagerEngine, threads: int | None, say:
         except EngineError as error:
             say(f"the engine chosen before does not work any more, choosing anew: {error}")
     engines: dict[str, Engine] = {"eager": eager}
+    if min(frame_times_ms(engines)["eager"]) < FAST_ENOUGH_MS:
+        return eager
     for name in names[1:]:
         try:
             engines[name] = _checked(build(model, name, threads, say), eager)
         except EngineError as error:
             say(f"{name} is left out: {error}")
-    frame_ms = measure(engines)
+    frame_ms = {name: median(times) for name, times in frame_times_ms(engines).items()}
     best = min(frame_ms, key=lambda name: frame_ms[name])
     write_choice(key, best, frame_ms)
     say("engine: " + best + " (" + ", ".join(f"{name} {value:.1f} ms" for name, value in frame_ms.items()) + " per frame)")
     return engines[best]
 
 
-def measure(engines: dict[str, Engine]) -> dict[str, float]:
-    """Median milliseconds of one whole frame in each engine, taking turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
+def frame_times_ms(engines: dict[str, Engine]) -> dict[str, list[float]]:
+    """Milliseconds of single whole frames in each engine, taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in engines}
     for turn in range(MEASURED_FRAMES + 1):
         for name, engine in engines.items():
             start = time.perf_counter()
             _one_frame(engine)
             if turn:  # the first turn warms up
-                seconds[name].append(time.perf_counter() - start)
-    return {name: 1e3 * median(values) for name, values in seconds.items()}
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return times
 
 
 def _one_frame(engine: Engine) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stream.engines.conftest import live_config, live_model
-from surgicalmamba.errors import EngineError, InputError
+from surgicalmamba.errors import EngineError, SessionError
 from surgicalmamba.model.checkpoint import fingerprint
 from surgicalmamba.stream import engines
 from surgicalmamba.stream.cache import export_key, read_choice, setting_key, write_choice
@@ -67,7 +67,7 @@ def test_answers_of_another_model_are_refused(model):
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones(model):
-    with pytest.raises(InputError, match="engines: auto, eager, compiled, onnx, onnx-int8"):
+    with pytest.raises(SessionError, match="choose one of: auto, eager, compiled, onnx, onnx-int8"):
         open_engine(model, "onyx")
 
 
@@ -95,28 +95,35 @@ def test_auto_takes_the_fastest_that_agrees_and_remembers_it(model, without_trac
 
     def onnx_wins(opened):
         measured.append(sorted(opened))
-        return {"eager": 9.0, "onnx": 3.0}
+        return {"eager": [90.0, 95.0, 91.0], "onnx": [30.0, 33.0, 31.0]}
 
-    monkeypatch.setattr(engines, "measure", onnx_wins)
+    monkeypatch.setattr(engines, "frame_times_ms", onnx_wins)
     assert isinstance(open_engine(model, "auto"), ExportedEngine)
     assert isinstance(open_engine(model, "auto"), ExportedEngine)
-    assert measured == [["eager", "onnx"]]
+    assert measured == [["eager"], ["eager", "onnx"]]
     (choice,) = own_cache.glob("engine-*.json")
     choice.write_text("{broken")
     assert isinstance(open_engine(model, "auto"), ExportedEngine)
-    assert len(measured) == 2
+    assert len(measured) == 4
+
+
+def test_auto_prepares_nothing_when_eager_is_fast_enough(model, own_cache, monkeypatch):
+    monkeypatch.setattr(engines, "frame_times_ms", lambda opened: {"eager": [500.0, 12.0, 480.0]})  # fast, on a busy machine
+    monkeypatch.setattr(engines, "build", lambda *_: pytest.fail("another engine was prepared"))
+    assert type(open_engine(model, "auto")) is EagerEngine
 
 
 def test_auto_falls_back_to_eager_and_says_why_when_the_others_are_refused(model, monkeypatch):
     said = []
+    monkeypatch.setattr(engines, "FAST_ENOUGH_MS", 0.0)
     monkeypatch.setattr(engines, "build", lambda *_: Broken(model, "logits"))
     assert type(open_engine(model, "auto", say=said.append)) is EagerEngine
     assert any("onnx is left out" in line and "refused" in line for line in said)
 
 
 def test_a_short_measurement_times_every_engine(model):
-    frame_ms = engines.measure({"a": EagerEngine(model), "b": EagerEngine(live_model(backbone=None, d_feature=10))})
-    assert set(frame_ms) == {"a", "b"} and all(value > 0 for value in frame_ms.values())
+    times = engines.frame_times_ms({"a": EagerEngine(model), "b": EagerEngine(live_model(backbone=None, d_feature=10))})
+    assert set(times) == {"a", "b"} and all(value > 0 for values in times.values() for value in values)
 
 
 def test_a_choice_is_kept_by_model_and_setting_and_only_known_names_are_read(model):
