@@ -41,3 +41,16 @@ def test_data_and_evaluation_figures_are_those_measured():
     assert f"takes {evaluate['command']['median_ms']:,.0f} ms" in TEXT
     for row in evaluate["growth"]:
         assert f"| {row['rows']:,} | {row['read']['us_per_row']:.2f} | {row['score']['us_per_row']:.2f} |" in TEXT
+
+
+def test_the_training_figures_are_those_measured():
+    [step] = measured("train-tiny")["steps"]
+    for figure in (
+        f"{step['frames_per_s']:,.0f} frames",
+        f"step {step['step']['median_ms']:.0f} ms (p95 {step['step']['p95_ms']:.0f})",
+        f"takes {step['shares']['temporal']:.0%}".replace("%", " %"),
+        f"optimizer {step['shares']['optimizer']:.0%}".replace("%", " %"),
+        f"loader {step['shares']['loader']:.1%}".replace("%", " %"),
+        f"peak resident memory {step['peak_memory_bytes'] / 1e6:.0f} MB",
+    ):
+        assert figure in " ".join(TEXT.split()), figure
