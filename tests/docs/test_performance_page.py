@@ -54,3 +54,13 @@ def test_the_training_figures_are_those_measured():
         f"peak resident memory {step['peak_memory_bytes'] / 1e6:.0f} MB",
     ):
         assert figure in " ".join(TEXT.split()), figure
+
+
+def test_the_full_size_training_figures_are_those_measured():
+    pixels, features = measured("train-paper")["steps"]
+    for figure in (
+        f"{pixels['frames_per_s']:.2f} frames per second, a step {pixels['step']['median_ms'] / 1e3:.0f} s",
+        f"memory {pixels['peak_memory_bytes'] / 2**30:.2f} GiB, of the time {100 * pixels['shares']['backbone']:.0f} % in the backbone",
+        f"{features['frames_per_s']:.1f} frames per second, {features['peak_memory_bytes'] / 2**30:.2f} GiB",
+    ):
+        assert figure in TEXT, figure
