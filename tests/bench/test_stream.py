@@ -13,7 +13,8 @@ from surgicalmamba.bench import stream_long
 from surgicalmamba.bench.stream import Spread, Times, bench_stream
 from surgicalmamba.bench.stream_agreement import Agreement
 from surgicalmamba.bench.stream_long import bench_long
-from surgicalmamba.bench.stream_memory import measure_memory, resident_mb
+from surgicalmamba.bench.memory import resident_mb
+from surgicalmamba.bench.stream_memory import measure_memory
 from surgicalmamba.bench.stream_plot import plot_stream
 from surgicalmamba.bench.stream_pool import PoolRow, largest_pool, measure_pool
 from surgicalmamba.config import ModelConfig

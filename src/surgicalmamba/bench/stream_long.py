@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from surgicalmamba.bench.stream_memory import resident_mb
+from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.config import ModelConfig
 from surgicalmamba.errors import InputError
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
