@@ -10,10 +10,10 @@ import torch
 from stream.engines.conftest import live_config
 from surgicalmamba.bench import stream as module
 from surgicalmamba.bench import stream_long
+from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.bench.stream import Spread, Times, bench_stream
 from surgicalmamba.bench.stream_agreement import Agreement
 from surgicalmamba.bench.stream_long import bench_long
-from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.bench.stream_memory import measure_memory
 from surgicalmamba.bench.stream_plot import plot_stream
 from surgicalmamba.bench.stream_pool import PoolRow, largest_pool, measure_pool
