@@ -35,3 +35,15 @@ def release_data():
 def paper_source():
     """The paper's LaTeX source as text, or a skip."""
     return shared_path("paper.tex").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_tests(tmp_path_factory):
+    """Engine choices and exports of tests go to a folder of their own; what a user has measured decides nothing here."""
+    before = os.environ.get("SURGICALMAMBA_CACHE")
+    os.environ["SURGICALMAMBA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["SURGICALMAMBA_CACHE"]
+    else:
+        os.environ["SURGICALMAMBA_CACHE"] = before

@@ -65,7 +65,8 @@ def start(folder, *arguments):
 @pytest.fixture(scope="module")
 def streamed(folder):
     """The recording streamed from its file, with everything that can be asked for."""
-    result = run(folder, "video.mkv", "--model", "model", "--out", "a/x.jsonl", "--out", "a/video.csv", "--overlay", "a/o.mp4", "--json")
+    files = ["--out", "a/x.jsonl", "--out", "a/video.csv", "--overlay", "a/o.mp4"]
+    result = run(folder, "video.mkv", "--model", "model", *files, "--engine", "eager", "--json")
     assert result.returncode == 0, result.stderr
     return result
 
