@@ -17,6 +17,10 @@ from surgicalmamba.serve.messages import pack_frame
 _HEADER = struct.Struct("<4sBBHqd")
 
 
+LEAST_HEALTHY = 20
+"""Frames of the healthy stream even where all wrong messages are sent sooner."""
+
+
 @dataclass(frozen=True)
 class MalformedReport:
     """What came of it."""
@@ -104,7 +108,7 @@ def run_malformed(
 
 def _push_healthy(url: str, pictures: Sequence[bytes], fps: float, stop: threading.Event, heard: list[RemoteEstimate], most: int) -> None:
     with Client(url).create("healthy", fps=fps) as remote:
-        while not stop.is_set() and remote.next_index < most:
+        while remote.next_index < most and not (stop.is_set() and remote.next_index >= LEAST_HEALTHY):
             index = remote.next_index
             heard += remote.push(pictures[index % len(pictures)], index / fps)
             time.sleep(1 / fps)
