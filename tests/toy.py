@@ -1,9 +1,10 @@
-"""A toy dataset that can be learned in seconds: three phases told apart only by which pulse came last."""
+"""A toy dataset that can be learned in seconds: three phases told apart only by which pulse came last. And an operator who stops runs."""
 
 import numpy as np
 
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
+from surgicalmamba.train.run import Watcher
 
 LENGTHS = {"a": 61, "b": 40, "c": 75, "d": 33, "e": 52, "f": 66, "g": 45, "h": 58, "i": 37, "j": 70, "v": 48, "w": 57}
 
@@ -28,3 +29,15 @@ def write_toy_dataset(folder, splits):
     fields = {"format": FORMAT, "name": "toy", "kind": "features", "phases": ["x", "y", "z"], "fps": "1", "source": "", "settings": {}}
     finish(folder, Manifest(**fields, splits=splits, videos=entries))
     return folder
+
+
+class StopAfter(Watcher):
+    """Interrupts a run after some updates, as an operator would."""
+
+    def __init__(self, updates):
+        self.left = updates
+
+    def update(self, epoch, losses):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt

@@ -68,7 +68,7 @@ def test_a_pattern_that_matches_no_split_is_refused(recipe, dataset):
 def test_killed_in_the_middle_the_same_call_ends_with_every_protocol_over_all_folds(recipe, dataset, tmp_path):
     out, page = tmp_path / "study", tmp_path / "results.md"
     page.write_text("# Results\n\nkept\n")
-    call = command(recipe, dataset, out, "--seeds", "1", "--splits", "out-*", "--workers", "1", "--docs", str(page))
+    call = command(recipe, dataset, out, "--seeds", "1", "--splits", "out-*", "--workers", "1", "--docs", str(page), "--quick")
     first = subprocess.Popen(call, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (out / "runs" / "full-seed0-out-a" / "predictions" / "run.json").is_file():
         assert first.poll() is None, (out / "runs" / "full-seed0-out-a.log").read_text()
@@ -81,6 +81,7 @@ def test_killed_in_the_middle_the_same_call_ends_with_every_protocol_over_all_fo
     results = json.loads(said.stdout)
     assert (out / "runs" / "full-seed0-out-a" / "best" / "model.safetensors").stat().st_mtime_ns == done  # not trained again
     row = results["rows"]["full"]
+    assert load_config(TrainConfig, out / "runs" / "full-seed0-out-b.yaml").epochs == 1
     assert row["videos"] == 3 and row["folds"] == ["out-a", "out-b"] and row["seeds"] == [0]
     assert set(row["protocols"]) | set(row["skipped"]) == set(PROTOCOLS)
     by_video = row["protocols"]["strict"]["per_video"]

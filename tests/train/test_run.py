@@ -19,6 +19,7 @@ from surgicalmamba.train import runstate
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.objective import class_weights_of
 from surgicalmamba.train.run import Watcher, build_trainer, fit_model, open_dataset, resume, train
+from toy import StopAfter
 
 
 def weights(run, which="last"):
@@ -64,18 +65,6 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(settings, tmp
         train(settings(run=str(tmp_path / name), seed=seed))
     assert_same_run(tmp_path / "first", tmp_path / "second")
     assert any(not torch.equal(v, weights(tmp_path / "third")[k]) for k, v in weights(tmp_path / "first").items())
-
-
-class StopAfter(Watcher):
-    """Interrupts a run after some updates, as an operator would."""
-
-    def __init__(self, updates):
-        self.left = updates
-
-    def update(self, epoch, losses):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("updates", [1, 4, 9, 20])

@@ -17,7 +17,8 @@ from surgicalmamba.errors import ConfigError
 from surgicalmamba.train import runstate
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
-from surgicalmamba.train.run import Watcher, resume, share_lanes, train
+from surgicalmamba.train.run import resume, share_lanes, train
+from toy import StopAfter
 
 STOPPING = """
 import sys
@@ -88,16 +89,6 @@ def test_two_processes_train_as_one_and_one_process_goes_on_where_they_stopped(c
     assert state.values["update"] == 6 and len(state.values["frame_index"]) == 4  # in the middle of an epoch, with everybody's lanes
     resume(tmp_path / "two")
     assert_about_the_same(tmp_path / "two", tmp_path / "one")
-
-
-class StopAfter(Watcher):
-    def __init__(self, updates):
-        self.left = updates
-
-    def update(self, epoch, losses):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
 
 
 def test_two_processes_with_a_split_model_go_on_where_one_stopped_and_leave_whole_files(config, tmp_path):

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,20 +98,6 @@ class ServerProcess:
         except OSError:
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def wait_until_ready(server: ServerProcess, timeout_s: float = 60.0) -> None:
-    """Until /readyz says so."""
-    from urllib.request import urlopen
-
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        try:
-            with urlopen(f"{server.url}/readyz", timeout=5):
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise ServerError(f"{server.url} did not become ready: {server.log()[-2000:]}")
 
 
 def make_pictures(n: int, seed: int = 0) -> list[bytes]:

@@ -50,7 +50,7 @@ PROTOCOLS = {
 USUAL_PROTOCOL = {"cholec80": "relaxed-published", "m2cai16": "relaxed-published", "grasp": "map"}
 """What papers on a dataset usually print; strict for all others."""
 
-USUAL_RULES = {"cholec80": "cholec80", "m2cai16": "m2cai16"}
+USUAL_RULES = {"cholec80": "cholec80", "cholec80-tools": "cholec80", "m2cai16": "m2cai16"}
 """Datasets whose relaxed script is in wide use."""
 
 _RULES_BY_COUNT = {7: "cholec80", 8: "m2cai16"}

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from surgicalmamba.data.store import PreparedDataset
+from surgicalmamba.data.store import PreparedDataset, write_atomic
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.eval.compare import Comparison, compare
 from surgicalmamba.eval.folders import Matching, load
 from surgicalmamba.eval.pairs import VideoPair
-from surgicalmamba.eval.protocols import score_runs
+from surgicalmamba.eval.protocols import USUAL_RULES, score_runs
 from surgicalmamba.eval.relaxed import rules_for
 from surgicalmamba.eval.score import Json, Report, describe, to_json
 from surgicalmamba.eval.settings import Settings
@@ -33,8 +33,6 @@ TABLE_METRICS = (
     ("segmental", "edit"),
 )
 """Columns of the table, where a protocol could be computed; results.json has every protocol."""
-
-RELAXED_RULES = {"cholec80": "cholec80", "cholec80-tools": "cholec80", "m2cai16": "m2cai16"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +64,7 @@ class Row:
 
 def gather(jobs: Sequence[Job], out: Path, dataset: PreparedDataset) -> list[Row]:
     """Score every group of jobs with every protocol. A run is one seed; its videos are those of all its folds."""
-    rules = RELAXED_RULES.get(dataset.name)
+    rules = USUAL_RULES.get(dataset.name)
     settings = Settings(
         dataset.phases, float(dataset.fps), "files", rules=None if rules is None else rules_for(rules, len(dataset.phases))
     )
@@ -135,7 +133,9 @@ def write_results(out: Path, study: str, dataset: PreparedDataset, rows: Sequenc
     document["compared_with_first"] = to_json(
         {name: {metric: result.as_dict() for metric, result in metrics.items()} for name, metrics in compared.items()}
     )
-    return _write_whole(out / "results.json", json.dumps(document, indent=1) + "\n")
+    file = out / "results.json"
+    write_atomic(file, (json.dumps(document, indent=1) + "\n").encode())
+    return file
 
 
 def markdown(title: str, rows: Sequence[Row], about: Mapping[str, Json]) -> str:
@@ -194,15 +194,7 @@ def refresh_page(page: Path, key: str, section: str) -> None:
         text = before + block + rest.partition(end)[2].removeprefix("\n")
     else:
         text = text.rstrip("\n") + "\n\n" + block
-    _write_whole(page, text)
-
-
-def _write_whole(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-    return path
+    write_atomic(page, text.encode())
 
 
 def summary_text(rows: Sequence[Row]) -> str:
