@@ -1,8 +1,8 @@
 """The main job for somebody with no data: an operation the model has not seen, rendered, recognized picture by picture, scored, reported.
 
-    OUT/operation/    the video and its labels           OUT/estimates.jsonl   what was said, line by line
-    OUT/predictions/  the same as a prediction file      OUT/report/           the page with scores and figures
-    OUT/overlay.mp4   the video with the phase ribbon"""
+OUT/operation/    the video and its labels           OUT/estimates.jsonl   what was said, line by line
+OUT/predictions/  the same as a prediction file      OUT/report/           the page with scores and figures
+OUT/overlay.mp4   the video with the phase ribbon"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -94,5 +94,3 @@ def _optional(module: str, distribution: str, purpose: str, install: str) -> Fin
     except metadata.PackageNotFoundError:
         version = "unknown version"
     return Finding(module, "present", f"{purpose}: {version}")
-
-

@@ -1,9 +1,11 @@
 """The state records: lanes can be taken out, put back, emptied and stacked without touching the others."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from surgicalmamba.core.state import BlockState, ModelState, PathState
+from surgicalmamba.core.state import BlockState, LaneState, ModelState, PathState
 
 
 def path_state(lanes, seed):
@@ -14,7 +16,7 @@ def path_state(lanes, seed):
 @pytest.fixture
 def state():
     blocks = (BlockState(path_state(3, 0), path_state(3, 1)), BlockState(path_state(3, 2), None))
-    return ModelState(blocks, path_state(3, 3), (7, 20, 33))
+    return ModelState(frame_index=(7, 20, 33), blocks=blocks, head=path_state(3, 3))
 
 
 def assert_equal(a, b):
@@ -89,3 +91,32 @@ def test_a_group_is_taken_out_and_put_back_without_touching_the_others(state):
         emptied = state.with_group(group, [path.map(torch.zeros_like) for path in state.group(group)])
         changed = [name for name, a, b in zip(state.names(), state.tensors(), emptied.tensors(), strict=True) if not torch.equal(a, b)]
         assert changed == [name for name in state.names() if group in name]
+
+
+@dataclass(frozen=True)
+class Growing(LaneState):
+    """A memory that keeps one number per frame."""
+
+    GROWING = frozenset({"cache"})
+    cache: torch.Tensor
+
+
+def growing(*lengths: int) -> Growing:
+    cache = torch.zeros(len(lengths), max(lengths), 1)
+    for lane, length in enumerate(lengths):
+        cache[lane, :length] = 10.0 * lane + torch.arange(1, length + 1)[:, None]
+    return Growing(lengths, cache)
+
+
+def test_a_growing_memory_keeps_lanes_of_different_length_and_is_as_long_as_the_longest():
+    state = growing(3, 1)
+    short = state.select([1])
+    assert short.length == 1 and short.cache[0, :, 0].tolist() == [11.0]
+    joined = Growing.stack([short, state.select([0])])
+    assert joined.frame_index == (1, 3) and joined.cache[:, :, 0].tolist() == [[11.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
+
+
+def test_a_longer_procedure_put_into_a_growing_memory_makes_room_and_leaves_the_others():
+    written = growing(1, 2).put([0], growing(4))
+    assert written.frame_index == (4, 2) and written.cache[:, :, 0].tolist() == [[1.0, 2.0, 3.0, 4.0], [11.0, 12.0, 0.0, 0.0]]
+    assert written.reset([0]).cache[0].abs().sum() == 0 and written.reset([0]).frame_index == (0, 2)

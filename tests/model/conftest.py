@@ -42,7 +42,6 @@ def build():
 def features():
     """features(frames) -> (lanes, frames, 10) in float64."""
 
-
     def make(frames, lanes=1, seed=1):
         return torch.randn(lanes, frames, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 

@@ -104,9 +104,9 @@ def test_every_key_of_the_full_size_release_has_its_place(release_data):
     listing = json.loads(release_data("official_state_dict.json").read_text())["state_dict"]
     weights = {key: torch.empty(shape, device="meta") for key, shape, _ in listing}
     config = infer_config(weights, clip_len=128, chunk_len=64, head_chunk_len=32)
-    assert config == sm.ModelConfig.preset("release").with_(
-        block=config.block, head=config.head
-    ) and config.block.slow.dt_rank == 48  # sizes are explicit in what was read from the file
+    assert (
+        config == sm.ModelConfig.preset("release").with_(block=config.block, head=config.head) and config.block.slow.dt_rank == 48
+    )  # sizes are explicit in what was read from the file
     with torch.device("meta"):
         needed = {name: value.shape for name, value in sm.SurgicalMamba(config).state_dict().items()}
     assert {name: value.shape for name, value in to_our_names(weights).items()} == needed

@@ -23,9 +23,7 @@ def export(
     out: Annotated[Path, typer.Option(help="Folder to write; it must not exist or be empty.")],
     to: Annotated[Format, typer.Option(help="Format of the files.")] = Format.onnx,
     int8: Annotated[bool, typer.Option("--int8", help="Smaller and faster, close to the model instead of equal.")] = False,
-    int8_step: Annotated[
-        StepForm, typer.Option(help="int8 form of the temporal step; auto: the one that agrees better.")
-    ] = StepForm.auto,
+    int8_step: Annotated[StepForm, typer.Option(help="int8 form of the temporal step; auto: the one that agrees better.")] = StepForm.auto,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
     """Write ONNX graphs with explicit state, a model card, the parity figures and a script that needs neither this package nor torch.

@@ -143,5 +143,3 @@ def _tell(outcome: "Outcome", out: Path, json: bool) -> None:
         typer.echo("Mend them and run the same command again (finished videos are kept), or leave them out with --exclude.")
         return
     typer.echo(f"{out}: {outcome.n_videos} videos ready ({len(outcome.prepared)} prepared, {len(outcome.kept)} already there)")
-
-

@@ -33,9 +33,7 @@ def ssd_step(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tens
 
 
 @in_full_precision
-def ssd_scan(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor, block_len: int = BLOCK_LEN
-) -> tuple[Tensor, Tensor]:
+def ssd_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor, block_len: int = BLOCK_LEN) -> tuple[Tensor, Tensor]:
     """Advance any number of frames. Returns y (b, l, h, p) and the state after the last one."""
     length = x.shape[1]
     if length == 1:

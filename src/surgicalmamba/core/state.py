@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -114,39 +114,84 @@ Group = Literal["slow", "fast", "head"]
 """Paths that end their chunks at the same frames: the slow paths of all blocks, the fast ones, the head's."""
 
 
-@dataclass(frozen=True)
-class ModelState(TensorRecord):
-    """The whole network between two calls. `frame_index[i]` counts the frames lane i has seen of its procedure."""
+L = TypeVar("L", bound="LaneState")
 
-    blocks: tuple[BlockState, ...]
-    head: PathState
+
+@dataclass(frozen=True)
+class LaneState(TensorRecord):
+    """The memory of a recognizer between two calls. `frame_index[i]` counts the frames lane i has seen of its procedure.
+
+    Tensors named in `GROWING` have the time as their second axis: as long as the longest lane, zero where a shorter one has ended."""
+
+    GROWING: ClassVar[frozenset[str]] = frozenset()
+
     frame_index: tuple[int, ...]
 
     @property
     def n_lanes(self) -> int:
         return len(self.frame_index)
 
-    def select(self, lanes: Sequence[int]) -> "ModelState":
+    def select(self: L, lanes: Sequence[int]) -> L:
         """Only these lanes, in this order."""
-        return replace(super().select(lanes), frame_index=tuple(self.frame_index[lane] for lane in lanes))
+        chosen = replace(super().select(lanes), frame_index=tuple(self.frame_index[lane] for lane in lanes))
+        return chosen.with_length(min(self.length, max(chosen.frame_index, default=0)))
 
-    def put(self, lanes: Sequence[int], part: "ModelState") -> "ModelState":
+    def put(self: L, lanes: Sequence[int], part: L) -> L:
         """A copy in which these lanes hold `part`; the others are untouched."""
         index = dict(enumerate(self.frame_index)) | dict(zip(lanes, part.frame_index, strict=True))
-        return replace(super().put(lanes, part), frame_index=tuple(index.values()))
+        length = max(self.length, part.length)
+        written = super(LaneState, self.with_length(length)).put(lanes, part.with_length(length))
+        return replace(written, frame_index=tuple(index.values()))
 
-    def advance(self, n_frames: int) -> "ModelState":
+    @property
+    def length(self) -> int:
+        """Frames for which the growing tensors have room; 0 where nothing grows."""
+        return max((int(getattr(self, name).shape[1]) for name in self.GROWING), default=0)
+
+    def with_length(self: L, length: int) -> L:
+        """The same memory with room for so many frames in its growing tensors."""
+
+        def fit(tensor: Tensor) -> Tensor:
+            room = length - tensor.shape[1]
+            if room <= 0:
+                return tensor[:, :length]
+            return torch.cat([tensor, tensor.new_zeros(tensor.shape[0], room, *tensor.shape[2:])], dim=1)
+
+        changed: dict[str, Any] = {name: fit(getattr(self, name)) for name in self.GROWING}
+        return replace(self, **changed)
+
+    def advance(self: L, n_frames: int) -> L:
         """The same memory with every lane's clock moved on."""
         return replace(self, frame_index=tuple(seen + n_frames for seen in self.frame_index))
 
-    def at(self, frame_index: Sequence[int]) -> "ModelState":
+    def at(self: L, frame_index: Sequence[int]) -> L:
         """The same memory with the lanes' clocks set."""
         return replace(self, frame_index=tuple(frame_index))
 
-    def reset(self, lanes: Sequence[int]) -> "ModelState":
+    def reset(self: L, lanes: Sequence[int]) -> L:
         """A copy in which these lanes begin a new procedure."""
         index = tuple(0 if lane in set(lanes) else seen for lane, seen in enumerate(self.frame_index))
         return replace(self.clear(lanes), frame_index=index)
+
+    def reset_clip(self: L, lanes: Sequence[int]) -> L:
+        """A copy in which these lanes begin a new clip. A memory that knows no clips carries on."""
+        return self
+
+    @classmethod
+    def stack(cls: type[L], states: Sequence[L]) -> L:
+        """One batch from several states, lanes in order; the inverse of `select`."""
+        length = max(state.length for state in states)
+        first, *others = (state.with_length(length) for state in states)
+        joined = first.map(lambda *tensors: torch.cat(tensors), *others)
+        return replace(joined, frame_index=tuple(seen for state in states for seen in state.frame_index))
+
+
+@dataclass(frozen=True)
+class ModelState(LaneState):
+    """The whole network between two calls."""
+
+    blocks: tuple[BlockState, ...]
+    head: PathState
 
     def reset_clip(self, lanes: Sequence[int]) -> "ModelState":
         """A copy in which these lanes begin a new clip: fast paths and head forget, slow paths carry on."""
@@ -170,10 +215,3 @@ class ModelState(TensorRecord):
         pairs = zip(self.blocks, paths, strict=True)
         blocks = (replace(block, slow=path) if group == "slow" else replace(block, fast=path) for block, path in pairs)
         return replace(self, blocks=tuple(blocks))
-
-    @staticmethod
-    def stack(states: "Sequence[ModelState]") -> "ModelState":
-        """One batch from several states, lanes in order; the inverse of `select`."""
-        first, *others = states
-        joined = first.map(lambda *tensors: torch.cat(tensors), *others)
-        return replace(joined, frame_index=tuple(seen for state in states for seen in state.frame_index))

@@ -69,4 +69,3 @@ class StartLabels:
 
 
 Labels = RowLabels | SegmentLabels | StartLabels
-

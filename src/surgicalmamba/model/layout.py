@@ -31,9 +31,7 @@ def rotation_grids(config: ModelConfig) -> dict[Group, Grid]:
     return grids
 
 
-def empty_state(
-    config: ModelConfig, n_lanes: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
-) -> ModelState:
+def empty_state(config: ModelConfig, n_lanes: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> ModelState:
     """The memory before the first frame of `n_lanes` procedures: zeros, in full precision whatever the weights are."""
 
     def path(of: PathConfig) -> PathState:
@@ -41,7 +39,7 @@ def empty_state(
 
     slow, fast = config.block.slow, config.block.fast
     blocks = tuple(BlockState(path(slow), None if fast is None else path(fast)) for _ in range(config.n_blocks))
-    return ModelState(blocks, path(config.head.path), (0,) * n_lanes)
+    return ModelState(frame_index=(0,) * n_lanes, blocks=blocks, head=path(config.head.path))
 
 
 def empty_path_state(d_inner: int, config: PathConfig, n_lanes: int, dtype: torch.dtype, device: torch.device | str) -> PathState:

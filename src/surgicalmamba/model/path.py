@@ -88,9 +88,7 @@ class SSMPath(nn.Module):
             dt = warp_step(dt, torch.sigmoid(intensity_logit))
         return dt, full(B).unflatten(-1, heads), full(C).unflatten(-1, heads), intensity_logit
 
-    def _scan(
-        self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]
-    ) -> tuple[Tensor, PathState]:
+    def _scan(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
         """The SSD scan from boundary to boundary, closing chunks in between. y (b, l, h, p) includes the skip D x."""
         A = -torch.exp(full(self.A_log))
         skip = full(self.D)[:, None] * x

@@ -181,4 +181,3 @@ class SurgicalMamba(nn.Module):
         from surgicalmamba.model.checkpoint import save
 
         save(self, Path(folder), provenance)
-

@@ -53,4 +53,3 @@ class ClosePiece(nn.Module):
         states = [PathState(state, state[:, :0], total) for state, total in zip(ssm, chunk_sum, strict=True)]  # no tail is needed
         closed = close_chunks(self.paths, states, self.solve)
         return (*(path.ssm for path in closed), *(path.chunk_sum for path in closed if path.chunk_sum is not None))
-

@@ -127,9 +127,7 @@ class Track:
             skipped = Counts()
         return Plan(arrival, steps, skipped, small)
 
-    def _inspect(
-        self, arrival: Arrival
-    ) -> tuple[NDArray[np.uint8] | NDArray[np.float32] | None, Quality, NDArray[np.uint8] | None]:
+    def _inspect(self, arrival: Arrival) -> tuple[NDArray[np.uint8] | NDArray[np.float32] | None, Quality, NDArray[np.uint8] | None]:
         """What came, ready for the model or None; what it is; and a thumbnail of a picture."""
         content = arrival.content
         if arrival.kind == "features":

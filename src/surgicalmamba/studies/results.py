@@ -65,9 +65,7 @@ class Row:
 def gather(jobs: Sequence[Job], out: Path, dataset: PreparedDataset) -> list[Row]:
     """Score every group of jobs with every protocol. A run is one seed; its videos are those of all its folds."""
     rules = USUAL_RULES.get(dataset.name)
-    settings = Settings(
-        dataset.phases, float(dataset.fps), "files", rules=None if rules is None else rules_for(rules, len(dataset.phases))
-    )
+    settings = Settings(dataset.phases, float(dataset.fps), "files", rules=None if rules is None else rules_for(rules, len(dataset.phases)))
     rows = []
     for group in dict.fromkeys(job.group for job in jobs):
         members = [job for job in jobs if job.group == group]

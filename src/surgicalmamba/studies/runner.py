@@ -1,7 +1,7 @@
 """Jobs to trained models and prediction files: several processes at once, interrupted and gone on with at any moment.
 
-    OUT/runs/JOB/             a training run (see docs/training.md), its settings beside it as JOB.yaml, its output as JOB.log
-    OUT/runs/JOB/predictions  one file per scored video; a job is done when their run.json is there"""
+OUT/runs/JOB/             a training run (see docs/training.md), its settings beside it as JOB.yaml, its output as JOB.log
+OUT/runs/JOB/predictions  one file per scored video; a job is done when their run.json is there"""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
 """From a config to a trained model in a run folder: build, train, validate, keep the best, go on after an interruption.
 
-    RUN/config.yaml      the resolved config            RUN/log.jsonl     losses per update, scores per epoch
-    RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on the validation videos"""
+RUN/config.yaml      the resolved config            RUN/log.jsonl     losses per update, scores per epoch
+RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on the validation videos"""
 
 import json
 from collections.abc import Iterator

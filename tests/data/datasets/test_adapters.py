@@ -223,5 +223,3 @@ def test_a_segment_after_the_end_of_a_cataract_video_is_refused(tmp_path, clip):
     adapter = get_adapter("cataract101", tmp_path)
     with pytest.raises(DataError, match="video 269 has 51 frames, but a segment starts at frame 51"):
         adapter.labels(adapter.find().procedures[0])
-
-
