@@ -64,3 +64,17 @@ def test_the_full_size_training_figures_are_those_measured():
         f"{features['frames_per_s']:.1f} frames per second, {features['peak_memory_bytes'] / 2**30:.2f} GiB",
     ):
         assert figure in TEXT, figure
+
+
+def test_the_server_figures_are_those_measured():
+    load, kills, malformed = measured("serve-load")["load"], measured("serve-kills")["kills"], measured("serve-malformed")["malformed"]
+    for row in load:
+        waits = f"{row['latency_ms']['p50']:,.0f} | {row['latency_ms']['p99']:,.0f} | {row['durable_ms']['p99']:,.0f}"
+        memory = f"{row['memory_start_mb']:.0f} | {row['memory_end_mb']:.0f}"
+        assert f"| {row['streams']} | {row['frames']:,} | {row['dropped']:,} | {waits} | {memory} |" in TEXT
+    text = " ".join(TEXT.split())
+    assert f"{kills['kills']} times kill -9" in text and f"{kills['frames']:,} frames, {kills['reconnects']} reconnects" in text
+    assert f"{kills['lost']} estimates lost, {kills['doubled']} doubled, {kills['different']} different" in text
+    assert f"{sum(malformed['refused'].values()):,} of {malformed['sent']:,} malformed messages" in text
+    assert f"{malformed['unanswered']} unanswered, {malformed['connections_cut']} connections cut" in text
+    assert f"its {malformed['healthy_frames']} estimates" in text and malformed["healthy_is_identical"]
