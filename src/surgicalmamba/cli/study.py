@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surgicalmamba.cli.study_equations import equations
 from surgicalmamba.cli.study_regime import regime
 
 if TYPE_CHECKING:
@@ -73,3 +74,4 @@ def _run(jobs: "list[Job]", out: Path, workers: int) -> None:
 
 
 study.command()(regime)
+study.command()(equations)

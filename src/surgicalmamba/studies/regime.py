@@ -168,7 +168,9 @@ def time_in_bursts(videos: list[Timeline], rise: float, fall: float) -> float:
     return inside / total
 
 
-def _lengths(name: str, annotations: Annotations, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]", assumed: Assumptions) -> PhaseLengths:
+def _lengths(
+    name: str, annotations: Annotations, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]", assumed: Assumptions
+) -> PhaseLengths:
     lengths = annotations.length_s[chosen]
     if not len(lengths):
         return PhaseLengths(name, 0, 0, 0.0, *[math.nan] * 6)

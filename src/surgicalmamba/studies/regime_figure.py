@@ -34,7 +34,9 @@ def _lengths(axes: Axes, regime: Regime, annotations: Annotations) -> None:
         number = annotations.phases.index(entry.name)
         lengths = annotations.length_s[phase == number]
         place = row + spread.uniform(-0.28, 0.28, len(lengths))
-        axes.scatter(lengths, place, s=11, color=colour(number), alpha=0.8, linewidths=0.3, edgecolors=_INK, marker="s" if hatch(number) else "o")
+        axes.scatter(
+            lengths, place, s=11, color=colour(number), alpha=0.8, linewidths=0.3, edgecolors=_INK, marker="s" if hatch(number) else "o"
+        )
         axes.plot([entry.median] * 2, [row - 0.38, row + 0.38], color=_INK, linewidth=1.6)
     lines = {
         f"burst W = {regime.burst_width_s:.3g}": (regime.burst_width_s, _SET, "-"),

@@ -41,31 +41,33 @@ def _what_there_is(regime: Regime) -> str:
     amount = "little" if regime.spread < LITTLE_SPREAD else "much" if regime.spread >= LARGE_SPREAD else "something"
     return (
         f"There is {amount} to gain: the longest segment ({seconds(overall.longest)}) is {regime.spread:.3g} times as long as a short one "
-        f"(a share of {assumed.quantile:g} last at most {seconds(overall.low)}). A constant decay that forgets the old phase within a short segment, "
-        f"down to {assumed.theta:g}, holds {regime.capacity_ratio:.3g} times less than one that may remember the longest."
+        f"({percent(assumed.quantile)} of the segments last at most {seconds(overall.low)}). A constant decay that forgets the old phase "
+        f"within a short segment, down to {assumed.theta:g}, holds {regime.capacity_ratio:.3g} times less than one that may remember the "
+        "longest."
     )
 
 
 def _whether_it_can_be_had(regime: Regime) -> str:
     assumed = regime.assumptions
-    apart = "stand apart" if regime.verdict == "fits" or regime.overlapping <= assumed.quantile else "run into each other"
+    apart = "stand apart" if regime.overlapping <= assumed.quantile else "run into each other"
     return (
-        f"Bursts of sigma {assumed.rise_s:g} and {assumed.fall_s:g} s last {seconds(regime.burst_width_s)}, {regime.width_over_mean:.2g} of a mean segment "
-        f"({seconds(regime.overall.mean)}), and {apart}: {percent(regime.overlapping)} of the stretches between two boundaries are shorter than a "
-        f"burst, {percent(regime.merged)} so short that two bursts are one, and {percent(regime.time_in_bursts)} of the time lies in a burst. Where "
-        "bursts run together the intensity is a constant that only speeds up the clock."
+        f"Bursts of sigma {assumed.rise_s:g} and {assumed.fall_s:g} s last {seconds(regime.burst_width_s)}, {regime.width_over_mean:.2g} "
+        f"of a mean segment ({seconds(regime.overall.mean)}), and {apart}: {percent(regime.overlapping)} of the stretches between two "
+        f"boundaries are shorter than a burst, {percent(regime.merged)} so short that two bursts are one, and "
+        f"{percent(regime.time_in_bursts)} of the time lies in a burst. Where bursts run together the intensity is a constant that only "
+        "speeds up the clock."
     )
 
 
 def _window(regime: Regime) -> str:
-    assumed = regime.assumptions
     least, most = regime.window_per_s
     cleared = 1 - boundary_survival(most, regime.burst_mass_s)
     state = "open" if regime.window_is_open else "closed" + (", if only because bursts crowd each other" if least <= most else "")
     return (
-        f"The usable window is {state}. A state that still remembers a mean segment loses at most {most:.3g} of itself a second, and one burst then clears "
-        f"{percent(cleared)} of what it carries over a boundary; to clear it to {assumed.theta:g} at one boundary takes {least:.3g} a second, a memory of "
-        f"{seconds(1 / least)}. A model settles between the two, head by head: expect a steady effect, not a dramatic one."
+        f"The usable window is {state}. A state that still remembers a mean segment loses at most {most:.3g} of itself a second, and one "
+        f"burst then clears {percent(cleared)} of what it carries over a boundary; to clear it to {regime.assumptions.theta:g} at one "
+        f"boundary takes {least:.3g} a second, a memory of {seconds(1 / least)}. A model settles between the two, head by head: expect a "
+        "steady effect, not a dramatic one."
     )
 
 
@@ -74,10 +76,10 @@ def _what_to_set(regime: Regime) -> str:
     own = regime.rates[-1]
     beyond = " The fall that is set lies beyond both." if regime.assumptions.fall_s > own.widest_fall_s else ""
     return (
-        f"Suggested: loss.rise_s={rise:.2g} loss.fall_s={fall:.2g}, with at least {regime.least_fps:.2g} samples per second so that the fall spans two; "
-        f"{percent(regime.suggested_overlapping)} of the stretches are then shorter than a burst. For a {own.what}, the fall should stay below "
-        f"{seconds(own.widest_cheap_fall_s)} to cost less after the boundary than before it, and below {seconds(own.widest_fall_s)} to help the new "
-        f"phase at all.{beyond} `study inspect` measures what your model keeps."
+        f"Suggested: loss.rise_s={rise:.2g} loss.fall_s={fall:.2g}, with at least {regime.least_fps:.2g} samples per second so that the "
+        f"fall spans two; {percent(regime.suggested_overlapping)} of the stretches are then shorter than a burst. For a {own.what}, the "
+        f"fall should stay below {seconds(own.widest_cheap_fall_s)} to cost less after the boundary than before it, and below "
+        f"{seconds(own.widest_fall_s)} to help the new phase at all.{beyond} `study inspect` measures what your model keeps."
     )
 
 
@@ -98,9 +100,11 @@ def rate_rows(regime: Regime) -> list[list[str]]:
     """What follows from each rate of decay that somebody might choose."""
     head = ["rate of decay", "per second", "kept over a mean segment", "left by a boundary", "selectivity", "0.31 / a", "0.55 / a"]
     rows = [
-        [r.what, f"{r.per_s:.3g}", f"{r.kept_over_mean_segment:.2g}", f"{r.boundary_survival:.2g}", f"{r.selectivity:.3g}"]
-        + [f"{r.widest_cheap_fall_s:.3g}", f"{r.widest_fall_s:.3g}"]
-        for r in regime.rates
+        [
+            *(rate.what, f"{rate.per_s:.3g}", f"{rate.kept_over_mean_segment:.2g}", f"{rate.boundary_survival:.2g}"),
+            *(f"{rate.selectivity:.3g}", f"{rate.widest_cheap_fall_s:.3g}", f"{rate.widest_fall_s:.3g}"),
+        ]
+        for rate in regime.rates
     ]
     return [head, *rows]
 
@@ -125,18 +129,19 @@ def write_regime(out: Path, regime: Regime, annotations: Annotations, document: 
 def markdown(regime: Regime, about: Mapping[str, Json]) -> str:
     """The section of a results page."""
     mass = burst_mass(regime.suggested_rise_s, regime.suggested_fall_s)
+    counts = f"{regime.videos} videos, {regime.overall.segments} segments, {regime.boundaries} boundaries"
     lines = [
         f"## Regime of {regime.dataset}",
         "",
-        f"{about['date']}, version {about['version']}, commit {about['commit'] or 'unknown'}. {regime.videos} videos, {regime.overall.segments} segments, "
-        f"{regime.boundaries} boundaries; {regime.clock}. theta {regime.assumptions.theta:g}, L_q the {regime.assumptions.quantile:g} quantile.",
+        f"{about['date']}, version {about['version']}, commit {about['commit'] or 'unknown'}. {counts}; {regime.clock}. "
+        f"theta {regime.assumptions.theta:g}, L_q the {regime.assumptions.quantile:g} quantile.",
         "",
         f"```\n{about['command']}\n```",
         "",
         *_table(length_rows(regime)),
         "",
-        f"L_max / L_q {regime.spread:.1f}, capacity ratio {regime.capacity_ratio:.1f}, W {regime.burst_width_s:.1f} s, W / mu {regime.width_over_mean:.3f}, "
-        f"M {regime.burst_mass_s:.1f} s (suggested {mass:.1f} s).",
+        f"L_max / L_q {regime.spread:.1f}, capacity ratio {regime.capacity_ratio:.1f}, W {regime.burst_width_s:.1f} s, "
+        f"W / mu {regime.width_over_mean:.3f}, M {regime.burst_mass_s:.1f} s (suggested {mass:.1f} s).",
         "",
         *_table(rate_rows(regime)),
         "",

@@ -170,5 +170,7 @@ def _checked(annotations: Annotations, folder: Path) -> Annotations:
     told: Iterable[Timeline] = (video for video in annotations.videos if len(video.phase))
     annotations = Annotations(annotations.dataset, annotations.phases, list(told), annotations.clock)
     if not any(len(video.boundaries_s) for video in annotations.videos):
-        raise DataError(f"{folder} has no change of phase in {len(annotations.videos)} labelled video(s); there is no boundary to forget at.")
+        raise DataError(
+            f"{folder} has no change of phase in {len(annotations.videos)} labelled video(s); there is no boundary to forget at."
+        )
     return annotations
