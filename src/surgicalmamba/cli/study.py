@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surgicalmamba.cli.study_equations import equations
+from surgicalmamba.cli.study_inspect import inspect
 from surgicalmamba.cli.study_regime import regime
 
 if TYPE_CHECKING:
@@ -75,3 +76,4 @@ def _run(jobs: "list[Job]", out: Path, workers: int) -> None:
 
 study.command()(regime)
 study.command()(equations)
+study.command()(inspect)
