@@ -36,7 +36,8 @@ def inspect(
     import shlex
     import sys
 
-    from surgicalmamba.studies.inspection import inspect_video, summary_text, write_inspection
+    from surgicalmamba.studies.inspect_page import summary_text, write_inspection
+    from surgicalmamba.studies.inspection import inspect_video
     from surgicalmamba.studies.results import circumstances
 
     found = inspect_video(checkpoint, data, video, others, block, device)

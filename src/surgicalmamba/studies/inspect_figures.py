@@ -1,13 +1,14 @@
 """Figures of the inner views. Each function draws one and returns it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from surgicalmamba.eval.pairs import FloatArray, IntArray
+from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 from surgicalmamba.report.colours import colour, hatch
 from surgicalmamba.report.figures import draw_strip, phase_patches
 from surgicalmamba.studies.inspect_trace import Trace
@@ -20,10 +21,11 @@ _INKS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 def draw_planes(similarities: Sequence[FloatArray], phases: IntArray, names: Sequence[str], chance: float) -> Figure:
     """Similarity of every pair of chunks, block by block, with the phase of each chunk along two sides."""
     shown = list(similarities[:MOST_BLOCKS])
+    least = min(float(similarity.min()) for similarity in shown)
     figure = Figure(figsize=(1.4 + 3.1 * len(shown), 4.3), layout="constrained")
     for number, similarity in enumerate(shown):
         axes = figure.add_subplot(1, len(shown), number + 1)
-        image = axes.imshow(similarity, cmap="cividis", vmin=min(chance, float(similarity.min())), vmax=1, interpolation="nearest")
+        image = axes.imshow(similarity, cmap="cividis", vmin=least, vmax=1, interpolation="nearest")
         width = max(0.8, len(phases) / 25)
         for chunk, phase in enumerate(phases.tolist()):
             if phase >= 0:
@@ -35,43 +37,61 @@ def draw_planes(similarities: Sequence[FloatArray], phases: IntArray, names: Seq
         axes.set_title(f"block {number}", loc="left", fontsize=10)
         axes.set_xlabel("chunk")
         axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=figure.axes, shrink=0.8, label=f"mean cosine of principal angles (chance: {chance:.2f})")
+    figure.colorbar(image, ax=figure.axes, shrink=0.8, label=f"mean cosine (chance: {chance:.2f})")
     _phase_legend(figure, phases, names)
     return figure
 
 
-def draw_states(
-    projections: Mapping[str, Projection], phases: Mapping[str, IntArray], wrong: Mapping[str, FloatArray], names: Sequence[str]
-) -> Figure:
-    """The carried state on two axes that all panels share; the path is a thin line, misclassified samples are crosses."""
-    figure = Figure(figsize=(0.6 + 3.5 * len(projections), 4.4), layout="constrained")
-    spread = np.concatenate([projection.points for projection in projections.values()])
-    low, high = spread.min(axis=0), spread.max(axis=0)
-    pad = 0.05 * (high - low) + 1e-12
-    for number, (title, projection) in enumerate(projections.items()):
-        axes = figure.add_subplot(1, len(projections), number + 1)
-        x, y = projection.points.T
-        axes.plot(x, y, color="#bbbbbb", linewidth=0.6, zorder=1)
-        for phase in np.unique(phases[title]).tolist():
-            here = phases[title] == phase
-            right, mistaken = here & ~wrong[title].astype(bool), here & wrong[title].astype(bool)
-            ink = colour(phase) if phase >= 0 else "#dddddd"
-            marker = "s" if phase >= 0 and hatch(phase) else "o"
-            axes.scatter(x[right], y[right], s=14, color=ink, marker=marker, linewidths=0.3, edgecolors="#1a1a1a", zorder=2)
-            axes.scatter(x[mistaken], y[mistaken], s=26, color=ink, marker="x", linewidths=1.4, zorder=3)
-        axes.set_xlim(low[0] - pad[0], high[0] + pad[0])
-        axes.set_ylim(low[1] - pad[1], high[1] + pad[1])
-        first, second = projection.share
-        axes.set_title(
-            f"{title}\n{100 * first:.0f} % + {100 * second:.0f} % of its variance, {projection.dimensions:.1f} dimensions",
-            loc="left",
-            fontsize=9,
-        )
-        axes.set_xlabel("shared axis 1")
+@dataclass(frozen=True, eq=False)
+class StateView:
+    """One panel of the carried state."""
+
+    title: str
+    projection: Projection
+    phases: IntArray
+    """Annotated phase of each point."""
+    wrong: BoolArray
+    shares_axes: bool
+    """Whether its axes are those of the first panel; a model trained apart has a basis of its own."""
+
+
+def draw_states(views: Sequence[StateView], names: Sequence[str]) -> Figure:
+    """The carried state on two axes; the way through them is a thin line, misclassified samples are crosses."""
+    figure = Figure(figsize=(0.6 + 3.5 * len(views), 4.4), layout="constrained")
+    common = np.concatenate([view.projection.points for view in views if view.shares_axes])
+    for number, view in enumerate(views):
+        axes = figure.add_subplot(1, len(views), number + 1)
+        _scatter(axes, view)
+        _frame(axes, common if view.shares_axes else view.projection.points)
+        first, second = view.projection.share
+        shown = f"{100 * first:.0f} % + {100 * second:.0f} % of its variance"
+        axes.set_title(f"{view.title}\n{shown}, {view.projection.dimensions:.1f} dimensions", loc="left", fontsize=9)
+        kind = "shared" if view.shares_axes else "own"
+        axes.set_xlabel(f"{kind} axis 1")
+        axes.set_ylabel(f"{kind} axis 2")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("shared axis 2")
-    _phase_legend(figure, np.concatenate(list(phases.values())), names)
+    _phase_legend(figure, np.concatenate([view.phases for view in views]), names)
     return figure
+
+
+def _scatter(axes: Axes, view: StateView) -> None:
+    x, y = view.projection.points.T
+    axes.plot(x, y, color="#bbbbbb", linewidth=0.6, zorder=1)
+    for phase in np.unique(view.phases).tolist():
+        here = view.phases == phase
+        right, mistaken = here & ~view.wrong, here & view.wrong
+        ink = colour(phase) if phase >= 0 else "#dddddd"
+        marker = "s" if phase >= 0 and hatch(phase) else "o"
+        axes.scatter(x[right], y[right], s=14, color=ink, marker=marker, linewidths=0.3, edgecolors="#1a1a1a", zorder=2)
+        axes.scatter(x[mistaken], y[mistaken], s=26, color=ink, marker="x", linewidths=1.4, zorder=3)
+
+
+def _frame(axes: Axes, points: FloatArray) -> None:
+    """Limits that hold all of these points."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    pad = 0.05 * (high - low) + 1e-9
+    axes.set_xlim(low[0] - pad[0], high[0] + pad[0])
+    axes.set_ylim(low[1] - pad[1], high[1] + pad[1])
 
 
 def draw_decay(traces: Mapping[str, Trace], labels: IntArray, names: Sequence[str], fps: float) -> Figure:
