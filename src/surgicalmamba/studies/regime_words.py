@@ -145,7 +145,7 @@ def markdown(regime: Regime, about: Mapping[str, Json]) -> str:
         "",
         *_table(rate_rows(regime)),
         "",
-        " ".join(verdict_sentences(regime)),
+        *verdict_sentences(regime),
     ]
     return "\n".join(lines) + "\n"
 

@@ -63,7 +63,7 @@ def from_rows(video: str, phases: IntArray, rows_per_s: float) -> Timeline:
     """Segments of one row after the other."""
     labelled = np.flatnonzero(phases >= 0)
     if not len(labelled):
-        return Timeline(video, *(np.empty(0, kind) for kind in (np.int64, np.float64, np.float64)))
+        return Timeline(video, np.empty(0, np.int64), np.empty(0), np.empty(0))
     last = labelled[-1] + 1
     holder = np.maximum.accumulate(np.where(phases[:last] >= 0, np.arange(last), 0))  # the labelled row that speaks for each row
     segments = find_segments(phases[:last][holder])
