@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 import surgicalmamba as sm
+from command import call
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from surgicalmamba.studies.regime import Assumptions, find_regime
@@ -53,10 +52,10 @@ def test_there_are_commands_for_all_three():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_of_the_page_runs(command, folder):
-    call = [sys.executable, "-m", "surgicalmamba", *shlex.split(command)]
-    result = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+def test_every_command_of_the_page_runs(monkeypatch, capsys, command, folder):
+    monkeypatch.chdir(folder)
+    code, printed, complaint = call(monkeypatch, capsys, *shlex.split(command))
+    assert code == 0 and printed, complaint
 
 
 def cells(row):

@@ -3,13 +3,12 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from command import call
 from surgicalmamba.core import retention
 from surgicalmamba.studies import equations_intensity as intensity
 from surgicalmamba.studies import equations_rotation as rotation
@@ -83,10 +82,9 @@ def test_beyond_the_widest_fall_a_write_on_the_boundary_loses():
     assert intensity.net_gain(a, 0.7 * retention.widest_fall(a)) > 1 > intensity.net_gain(a, 1.4 * retention.widest_fall(a))
 
 
-def test_the_command_prints_every_statement_and_builds_the_page(tmp_path):
-    command = [sys.executable, "-m", "surgicalmamba", "study", "equations", "--docs", str(tmp_path / "page.md"), "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    document = json.loads(result.stdout)["sections"]
+def test_the_command_prints_every_statement_and_builds_the_page(monkeypatch, capsys, tmp_path):
+    code, printed, complaint = call(monkeypatch, capsys, "study", "equations", "--docs", tmp_path / "page.md", "--json")
+    assert (code, complaint) == (0, "")
+    document = json.loads(printed)["sections"]
     assert len(document) == 4 and all(check["holds"] for part in document.values() for check in part["checks"])
     assert (tmp_path / "page.md").is_file() and len(list((tmp_path / "images").glob("equations-*.png"))) == 4

@@ -28,10 +28,9 @@ def draw_planes(similarities: Sequence[FloatArray], phases: IntArray, names: Seq
         image = axes.imshow(similarity, cmap="cividis", vmin=least, vmax=1, interpolation="nearest")
         width = max(0.8, len(phases) / 25)
         for chunk, phase in enumerate(phases.tolist()):
-            if phase >= 0:
-                look = {"facecolor": colour(phase), "hatch": hatch(phase), "edgecolor": "none", "linewidth": 0}
-                axes.add_patch(Rectangle((chunk - 0.5, -0.8 - width), 1, width, clip_on=False, **look))
-                axes.add_patch(Rectangle((-0.8 - width, chunk - 0.5), width, 1, clip_on=False, **look))
+            for corner, size in (((chunk - 0.5, -0.8 - width), (1.0, width)), ((-0.8 - width, chunk - 0.5), (width, 1.0))):
+                if phase >= 0:
+                    axes.add_patch(Rectangle(corner, *size, facecolor=colour(phase), hatch=hatch(phase), edgecolor="none", linewidth=0))
         axes.set_xlim(-0.8 - width, len(phases) - 0.5)
         axes.set_ylim(len(phases) - 0.5, -0.8 - width)
         axes.set_title(f"block {number}", loc="left", fontsize=10)

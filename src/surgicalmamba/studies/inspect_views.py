@@ -64,7 +64,8 @@ class Alignment:
     other_phase: float
     next_same_phase: float
     next_other_phase: float
-    pairs: tuple[int, int, int, int]
+    pairs: tuple[int, ...]
+    """In the order of the means."""
 
 
 def alignment(similarity: FloatArray, phases: IntArray) -> Alignment:
@@ -75,7 +76,7 @@ def alignment(similarity: FloatArray, phases: IntArray) -> Alignment:
     same, near = phases[first] == phases[second], second - first == 1
     groups = (same, ~same, near & same, near & ~same)
     means = [float(similarity[first[group], second[group]].mean()) if group.any() else math.nan for group in groups]
-    return Alignment(*means, tuple(int(group.sum()) for group in groups))  # type: ignore[arg-type]  # four of them
+    return Alignment(means[0], means[1], means[2], means[3], tuple(int(group.sum()) for group in groups))
 
 
 @dataclass(frozen=True, eq=False)
