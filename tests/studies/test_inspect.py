@@ -268,6 +268,21 @@ def test_a_model_that_sees_pictures_is_inspected_from_pictures(tmp_path):
     assert len(results["planes"]["blocks"]) == 2 and (tmp_path / "out" / "figures" / "decay.svg").is_file()
 
 
+def test_a_recognizer_without_slow_paths_has_a_ribbon_beside_others_and_no_views_of_its_own(data, tmp_path, monkeypatch):
+    tiny_model().save(tmp_path / "ours")
+    tiny_model("without-z").save(tmp_path / "peer")
+
+    def peers_have_none(recognizer):
+        return recognizer if recognizer.config.block.slow.rotation is not None else None
+
+    monkeypatch.setattr("surgicalmamba.studies.inspection.network_of", peers_have_none)
+    found = inspect_video(str(tmp_path / "ours"), data, "c", {"peer": str(tmp_path / "peer")}, None, "cpu")
+    assert list(found.rows) == ["annotated", OWN, "peer"] and list(found.traces) == [OWN]
+    assert found.rows["peer"].tolist() == predict_video(sm.load(tmp_path / "peer"), found.video, CPU).phase.tolist()
+    with pytest.raises(DataError, match=r"is no SurgicalMamba.*--with"):
+        inspect_video(str(tmp_path / "peer"), data, "c", {}, None, "cpu")
+
+
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [

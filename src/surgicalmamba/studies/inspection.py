@@ -11,9 +11,10 @@ from surgicalmamba.eval.folders import find_files
 from surgicalmamba.eval.pairs import IntArray
 from surgicalmamba.eval.rows import read_rows
 from surgicalmamba.model.checkpoint import CONFIG_FILE, looks_like_hub_id, read_about
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.studies.inspect_trace import Trace, trace_video, without_rotation
 from surgicalmamba.train.config import LossSettings
-from surgicalmamba.train.predict import Predictor
+from surgicalmamba.train.predict import Predictor, predict_video
 
 TRUTH, OWN, BARE = "annotated", "this model", "this model, Z left out"
 
@@ -46,28 +47,39 @@ class Inspection:
 def inspect_video(checkpoint: str, data: Path, video_id: str, others: Mapping[str, str], block: int | None, device: str) -> Inspection:
     """Load everything, run what can be run, and read what was predicted before."""
     first = Predictor.open(checkpoint, data, "all", Path(), device)
-    dataset = first.dataset
+    dataset, model = first.dataset, network_of(first.model)
+    if model is None:
+        raise DataError(f"{checkpoint} is no SurgicalMamba, and the inner views are of its slow paths; show it beside one, with --with.")
     if video_id not in dataset.videos:
         known = ", ".join(list(dataset.videos)[:5])
         raise DataError(f"{data} has no video {video_id!r}; it has {known}{', ...' if len(dataset.videos) > 5 else ''}.")
     video = dataset.videos[video_id]
-    n_blocks = first.model.config.n_blocks
+    n_blocks = model.config.n_blocks
     chosen = n_blocks - 1 if block is None else block
     if not 0 <= chosen < n_blocks:
         raise ConfigError(f"block {chosen} does not exist: {checkpoint} has blocks 0 to {n_blocks - 1}.")
-    traces = {OWN: trace_video(first.model, video, first.device, chosen)}
-    rotates = first.model.config.block.slow.rotation is not None
-    bare = trace_video(without_rotation(first.model), video, first.device, chosen) if rotates else None
+    traces = {OWN: trace_video(model, video, first.device, chosen)}
+    rotates = model.config.block.slow.rotation is not None
+    bare = trace_video(without_rotation(model), video, first.device, chosen) if rotates else None
     rows = {TRUTH: video.labels, OWN: traces[OWN].predicted}
     bursts = {OWN: trained_bursts(checkpoint)}
     for name, place in others.items():
-        if is_checkpoint(place):
-            other = Predictor.open(place, data, "all", Path(), device)
-            traces[name] = trace_video(other.model, video, other.device, min(chosen, other.model.config.n_blocks - 1))
-            rows[name], bursts[name] = traces[name].predicted, trained_bursts(place)
-        else:
+        if not is_checkpoint(place):
             rows[name] = read_predicted(Path(place), video, PhaseVocabulary(dataset.name, dataset.phases))
+            continue
+        other = Predictor.open(place, data, "all", Path(), device)
+        network = network_of(other.model)
+        if network is None:
+            rows[name] = predict_video(other.model, video, other.device).phase
+            continue
+        traces[name] = trace_video(network, video, other.device, min(chosen, network.config.n_blocks - 1))
+        rows[name], bursts[name] = traces[name].predicted, trained_bursts(place)
     return Inspection(dataset, video, rows, traces, bare, chosen, bursts)
+
+
+def network_of(recognizer: object) -> SurgicalMamba | None:
+    """The recognizer if it has slow paths to look into; any other one has only its predictions to show."""
+    return recognizer if isinstance(recognizer, SurgicalMamba) else None
 
 
 def is_checkpoint(place: str) -> bool:

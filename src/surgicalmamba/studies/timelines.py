@@ -105,6 +105,8 @@ def read_annotations(folder: Path, phases: str | None, fps: float | None) -> Ann
             return _of_recordings(adapter, folder)
         return _label_files(files or find_files(folder, "labels"), adapter.vocabulary, adapter.counted_per_s, fps, folder)
     if adapter is not None and adapter.holds_annotations():
+        if fps is not None:
+            raise ConfigError(f"--fps {fps:g} was given, but what {folder} holds of {adapter.name} tells its own rate; leave --fps out.")
         return _of_adapter(adapter, folder)
     if isinstance(adapter, Custom):
         description = read_description(phases_file(folder))
