@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     fields = {"format": FORMAT, "name": "toy", "kind": "features", "phases": ["x", "y"], "fps": "1", "source": "", "settings": {}}
     finish(root / "prepared", Manifest(**fields, splits={"own": {"test": ["video01"]}}, videos={"video01": entry}))
     torch.manual_seed(0)
-    config = sm.ModelConfig.preset("tiny", backbone=None, d_feature=4, n_phases=2, d_model=32, clip_len=64)
+    config = sm.ModelConfig.preset("tiny", backbone=None, d_feature=4, n_phases=2, d_model=32).with_paths(chunk_len=16)
     sm.SurgicalMamba(config).save(root / "runs" / "tiny" / "best")
     sm.SurgicalMamba(config.variant("without-z")).save(root / "runs" / "without-z" / "best")
     (root / "predictions").mkdir()
@@ -59,7 +59,8 @@ def test_every_command_of_the_page_runs(monkeypatch, capsys, command, folder):
 
 
 def cells(row):
-    line = next(line for line in PAGE.splitlines() if line.startswith(f"| {row} |"))
+    table = PAGE.split("| | Cholec80")[1]
+    line = next(line for line in table.splitlines() if line.startswith(f"| {row} |"))
     return [cell.strip() for cell in line.strip("|").split("|")[1:]]
 
 

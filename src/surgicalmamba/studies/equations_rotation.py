@@ -123,7 +123,7 @@ def _draw_kernels(*kernels: Tensor) -> Figure:
     peak = max(float(kernel.abs().max()) for kernel in kernels)
     titles = ("without rotation", "with rotation", "two rotations exchanged")
     for axes, kernel, title in zip(panels(figure, 3), kernels, titles, strict=True):
-        image = axes.imshow(kernel.abs(), cmap="cividis", vmin=0, vmax=peak)
+        image = axes.imshow(kernel.abs().numpy(), cmap="cividis", vmin=0, vmax=peak)
         _chunk_lines(axes)
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel("frame written, s")
@@ -205,7 +205,7 @@ def _draw_collision(found: dict[float, list[Collision]]) -> Figure:
     for (theta, row), ink, marker in zip(found.items(), ("#1a1a1a", "#E69F00", "#0072B2", "#009E73"), "^osD", strict=True):
         x = [c.boundaries for c in row]
         low, high = (torch.stack([c.cosine.quantile(q) for c in row]) for q in (0.1, 0.9))
-        axes.fill_between(x, low, high, color=ink, alpha=0.2, linewidth=0)
+        axes.fill_between(x, low.numpy(), high.numpy(), color=ink, alpha=0.2, linewidth=0)
         axes.plot(
             x, [float(c.cosine.mean()) for c in row], color=ink, marker=marker, label=f"theta = {theta:g}" if theta else "no rotation"
         )
