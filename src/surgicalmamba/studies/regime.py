@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from surgicalmamba.core import retention
-from surgicalmamba.eval.pairs import FloatArray
+from surgicalmamba.eval.pairs import BoolArray, FloatArray
 from surgicalmamba.studies.timelines import Annotations, Timeline
 
 PAPER_PLATEAU = 0.92
@@ -116,7 +116,7 @@ def find_regime(annotations: Annotations, assumed: Assumptions) -> Regime:
     between = _between_boundaries(annotations)
     floors = [retention.burst_floor(float(length), assumed.rise_s, assumed.fall_s) for length in between]
     rise, fall = suggest_burst(overall)
-    wider = retention.burst_width(rise, fall)
+    suggested_width = retention.burst_width(rise, fall)
     spread, over_mean = overall.longest / overall.low, width / overall.mean
     overlapping = _share(between < width)
     return Regime(
@@ -139,7 +139,7 @@ def find_regime(annotations: Annotations, assumed: Assumptions) -> Regime:
         _rates(overall, assumed, mass),
         rise,
         fall,
-        _share(between < wider),
+        _share(between < suggested_width),
         2 / fall,
         _verdict(spread, over_mean, overlapping, assumed.quantile),
     )
@@ -168,9 +168,7 @@ def time_in_bursts(videos: list[Timeline], rise: float, fall: float) -> float:
     return inside / total
 
 
-def _lengths(
-    name: str, annotations: Annotations, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]", assumed: Assumptions
-) -> PhaseLengths:
+def _lengths(name: str, annotations: Annotations, chosen: BoolArray, assumed: Assumptions) -> PhaseLengths:
     lengths = annotations.length_s[chosen]
     if not len(lengths):
         return PhaseLengths(name, 0, 0, 0.0, *[math.nan] * 6)
@@ -196,7 +194,7 @@ def _between_boundaries(annotations: Annotations) -> FloatArray:
     return np.concatenate([np.diff(video.boundaries_s) for video in annotations.videos])
 
 
-def _share(condition: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:
+def _share(condition: BoolArray) -> float:
     return float(condition.mean()) if len(condition) else 0.0
 
 
