@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surgicalmamba.cli.study_equations import equations
+from surgicalmamba.cli.study_inspect import inspect
+from surgicalmamba.cli.study_regime import regime
+
 if TYPE_CHECKING:
     from surgicalmamba.studies.runner import Job
 
@@ -68,3 +72,8 @@ def _run(jobs: "list[Job]", out: Path, workers: int) -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("runs", total=len(jobs), completed=sum(job.is_done(out) for job in jobs))
         run_jobs(jobs, out, workers, lambda _job, done, _n: progress.update(bar, completed=done))
+
+
+study.command()(regime)
+study.command()(equations)
+study.command()(inspect)

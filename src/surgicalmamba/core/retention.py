@@ -20,6 +20,22 @@ def burst_mass(rise: float, fall: float) -> float:
     return BURST_MASS_PER_WIDTH * (rise + fall)
 
 
+BURST_REACH = 3.0
+"""Deviations from its peak at which a burst counts as over: 0.011 of its height is left."""
+
+
+def burst_width(rise: float, fall: float) -> float:
+    """W: how long a burst lasts, from its beginning to its end. The mass is 0.42 of it, within the bound M <= W of eq. (lam_bound)."""
+    return BURST_REACH * (rise + fall)
+
+
+def burst_floor(length: float, rise: float, fall: float) -> float:
+    """The lowest intensity between two boundaries this far apart, where the fall of one burst meets the rise of the next.
+
+    Near 0 the bursts are separate; near 1 they are one, and the intensity is a constant that only rescales the step (eq. lam_geo)."""
+    return math.exp(-((length / (rise + fall)) ** 2) / 2)
+
+
 def boundary_survival(a: float, mass: float) -> float:
     """gamma, eq. (lam_geo): the fraction of the carried state that each boundary leaves, whatever the phases' lengths."""
     return math.exp(-a * mass)

@@ -206,6 +206,14 @@ def write_atomic(path: Path, content: bytes) -> None:
         raise DataError(f"cannot write {path}: {error.strerror}. {remedy(error)}") from None
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; it may be there already."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make the folder {folder}: {error.strerror}. {remedy(error)}") from None
+
+
 def remedy(error: OSError) -> str:
     """What a user can do about a failed write."""
     import errno

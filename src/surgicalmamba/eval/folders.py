@@ -111,7 +111,7 @@ def load(labels: Path, predictions: Sequence[Path], vocabulary: PhaseVocabulary,
             for side in (truth, rows):
                 if side.step is not None and not how.by_row:
                     steps.setdefault(side.step, side.path)
-                rate = _rate(side)
+                rate = rows_per_second(side)
                 if rate is not None:
                     rates.setdefault(rate, str(side.path))
         runs.append(videos)
@@ -223,7 +223,7 @@ def _checked(predicted: LabelRows, rows: int) -> FloatArray | None:
     return values[:rows]
 
 
-def _rate(rows: LabelRows) -> float | None:
+def rows_per_second(rows: LabelRows) -> float | None:
     """Rows per second told by the time column, to four digits."""
     if rows.time_s is None or len(rows.time_s) < 2:
         return None

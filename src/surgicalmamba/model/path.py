@@ -67,13 +67,27 @@ class SSMPath(nn.Module):
 
     def forward(self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None) -> PathOutput:
         """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""
-        projected = self.in_proj(u)
-        x, gate = projected.chunk(2, dim=-1) if self.emits_gate else (projected, None)
-        x, tail = self.conv(x, state.conv_tail)
-        x = F.silu(x)
+        x, gate, tail = self._convolve(u, state)
         dt, B, C, intensity_logit = self._select(x, condition)
         y, state = self._scan(full(x).unflatten(-1, (self.n_heads, -1)), dt, B, C, replace(state, conv_tail=tail), frame_index)
         return PathOutput(y.flatten(-2), gate, intensity_logit, state)
+
+    def decay(self, u: Tensor, state: PathState, condition: Tensor | None = None) -> Tensor:
+        """What every frame of such a call leaves of the carried state, exp(dt A) with the intensity in dt: (b, l, h)."""
+        x, _, _ = self._convolve(u, state)
+        dt, _, _, _ = self._select(x, condition)
+        return torch.exp(dt * self._decay_rate())
+
+    def _decay_rate(self) -> Tensor:
+        """A (h), negative."""
+        return -torch.exp(full(self.A_log))
+
+    def _convolve(self, u: Tensor, state: PathState) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The convolved input (b, l, d_inner), the gate where the path emits one, and the convolution's new tail."""
+        projected = self.in_proj(u)
+        x, gate = projected.chunk(2, dim=-1) if self.emits_gate else (projected, None)
+        x, tail = self.conv(x, state.conv_tail)
+        return F.silu(x), gate, tail
 
     def _select(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """What the recurrence does with each frame: step (b, l, h), write B and read C (b, l, h, n); and the intensity logit."""
@@ -90,7 +104,7 @@ class SSMPath(nn.Module):
 
     def _scan(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
         """The SSD scan from boundary to boundary, closing chunks in between. y (b, l, h, p) includes the skip D x."""
-        A = -torch.exp(full(self.A_log))
+        A = self._decay_rate()
         skip = full(self.D)[:, None] * x
         chunk_len = None if self.rotator is None else self.config.chunk_len
         outputs = []

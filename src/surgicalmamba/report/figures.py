@@ -35,9 +35,39 @@ def draw_ribbons(video: VideoPair, names: Sequence[str], fps: float, title: str)
     axes.set_xlabel("minutes")
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    handles = [_patch(phase, names[phase]) for phase in shown]
-    axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5, frameon=False)
+    axes.legend(handles=phase_patches(shown, names), loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5, frameon=False)
     return figure
+
+
+def draw_timelines(rows: Sequence[tuple[str, IntArray]], names: Sequence[str], fps: float, title: str) -> Figure:
+    """One ribbon under the other: the annotation first, then each system with a thin line of its errors above it."""
+    truth = rows[0][1]
+    shown = [phase for phase in range(len(names)) if any((labels == phase).any() for _, labels in rows)]
+    figure = Figure(figsize=(11, 1.2 + 0.42 * len(rows) + 0.2 * -(-len(shown) // 4)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, (_, labels) in enumerate(rows):
+        _ribbon(axes, labels, -row - 0.36, 0.72, fps)
+        wrong = np.where((truth >= 0) & (labels != truth), 0, -1)
+        axes.broken_barh(_spans(find_segments(wrong), fps), (-row + 0.39, 0.1), facecolor="black", linewidth=0)
+    axes.set_yticks([-row for row in range(len(rows))], [name for name, _ in rows])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, len(truth) / fps / 60)
+    axes.set_ylim(-len(rows) + 0.5, 0.55)
+    axes.set_xlabel("minutes")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    figure.legend(handles=phase_patches(shown, names), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return figure
+
+
+def phase_patches(phases: Sequence[int], names: Sequence[str]) -> list[Patch]:
+    """Legend entries of phases."""
+    return [_patch(phase, names[phase]) for phase in phases]
+
+
+def draw_strip(axes: Axes, labels: IntArray, fps: float, bottom: float, height: float) -> None:
+    """The phases of a video as a ribbon inside other axes, whose x is minutes."""
+    _ribbon(axes, labels, bottom, height, fps)
 
 
 def _spans(segments: Segments, fps: float) -> list[tuple[float, float]]:

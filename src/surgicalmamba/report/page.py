@@ -1,12 +1,9 @@
 """One self-contained HTML page with an evaluation's tables and figures, and the figures as PNG and SVG files beside it."""
 
-import io
-import os
 import re
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,21 +14,8 @@ from surgicalmamba.eval.pairs import VideoPair
 from surgicalmamba.eval.probabilities import reliability
 from surgicalmamba.eval.score import Score, describe, state
 from surgicalmamba.eval.segments import find_transitions, near_transition, segment_pair
+from surgicalmamba.report.html import save_figure, table, write_page
 from surgicalmamba.report.tables import comparison_rows, number, phase_rows
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 72rem; margin: 2rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
-h3 { font-size: 1rem; margin-bottom: .3rem; }
-table { border-collapse: collapse; margin: .6rem 0 1.2rem; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #e2e2e2; } th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid #888; }
-.settings, .note, figcaption { color: #444; font-size: .88rem; } .warning { color: #7a3300; font-size: .88rem; }
-figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; } .scroll { overflow-x: auto; }
-"""
 
 
 def write_report(evaluation: Evaluation, folder: Path, on_figure: Callable[[], None] = lambda: None) -> Path:
@@ -52,17 +36,8 @@ def write_report(evaluation: Evaluation, folder: Path, on_figure: Callable[[], N
     if all(video.probabilities is not None for video in videos):
         body.append("<h2>Reliability</h2>" + _reliability(evaluation, figures))
     body.append("<h2>Videos, worst first</h2>" + _timelines(evaluation, figures, on_figure))
-    title = f"Evaluation on {escape(evaluation.vocabulary.dataset)}"
-    page = (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>\n<body>\n'
-        + "\n".join(body)
-        + "\n<p class='note'>Research software, not a medical device.</p>\n</body></html>\n"
-    )
-    target, partial = folder / "index.html", folder / ".index.html.partial"
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, target)
-    return target
+    title = f"Evaluation on {evaluation.vocabulary.dataset}"
+    return write_page(folder / "index.html", title, body)
 
 
 def _introduction(evaluation: Evaluation) -> str:
@@ -72,48 +47,24 @@ def _introduction(evaluation: Evaluation) -> str:
     return f"<p>{len(evaluation.report.videos)} videos, {rows:,} rows{runs}. Percentages unless a unit is given.</p>{notes}"
 
 
-def _table(rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def _score_section(score: Score, evaluation: Evaluation) -> str:
     parts = [f"<h2>{escape(score.protocol)}</h2>", f'<p class="settings">{escape(state(score.settings))}.']
     parts.append(f" Mean: {escape(str(score.settings['mean_is']))}.</p>" if "mean_is" in score.settings else "</p>")
     parts += [f'<p class="warning">{escape(warning)}.</p>' for warning in score.warnings]
-    parts.append(_table([["score", "value"], *([name, describe(summary)] for name, summary in score.metrics.items())]))
+    parts.append(table([["score", "value"], *([name, describe(summary)] for name, summary in score.metrics.items())]))
     if score.per_phase:
-        parts.append("<h3>Per phase</h3>" + _table(phase_rows(score)))
+        parts.append("<h3>Per phase</h3>" + table(phase_rows(score)))
     if evaluation.comparison is not None and score.protocol in evaluation.comparison:
         parts.append("<h3>Against the other system, per video (first minus second)</h3>")
-        parts.append(_table(comparison_rows(evaluation.comparison[score.protocol])))
+        parts.append(table(comparison_rows(evaluation.comparison[score.protocol])))
     return "\n".join(parts)
-
-
-def _save(figure: "Figure", folder: Path, name: str, caption: str) -> str:
-    """Write a figure as PNG and SVG, and return it as HTML with the SVG inside."""
-    import matplotlib as mpl
-
-    figure.savefig(folder / f"{name}.png", dpi=150)
-    buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
-    (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-    # Ids must differ between the figures of one page, or the clip paths of the first would cut all others.
-    inline = svg[svg.index("<svg") :]
-    inline = re.sub(r'\bid="', f'id="{name}-', inline)
-    inline = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", inline)
-    text = escape(caption)
-    return f'<figure><div class="scroll" role="img" aria-label="{text}">{inline}</div><figcaption>{text}</figcaption></figure>'
 
 
 def _confusion(videos: list[VideoPair], names: tuple[str, ...], folder: Path) -> str:
     from surgicalmamba.report.figures import draw_confusion
 
     pooled = confusion_matrices(videos, len(names)).sum(axis=0)
-    return _save(draw_confusion(pooled, names), folder, "confusion", "Rows of all videos pooled; each line sums to 100 %.")
+    return save_figure(draw_confusion(pooled, names), folder, "confusion", "Rows of all videos pooled; each line sums to 100 %.")
 
 
 def _latency(evaluation: Evaluation, folder: Path) -> str:
@@ -122,7 +73,7 @@ def _latency(evaluation: Evaluation, folder: Path) -> str:
     found = [find_transitions(*segment_pair(video.truth, video.predicted)) for video in evaluation.runs[0]]
     delays = np.concatenate([item.delay_rows for item in found]) / evaluation.settings.fps
     caption = "Signed delay of each annotated change of phase, nearest predicted change into the same phase."
-    return _save(draw_latency(delays, evaluation.settings.window_s, evaluation.settings.fps), folder, "latency", caption)
+    return save_figure(draw_latency(delays, evaluation.settings.window_s, evaluation.settings.fps), folder, "latency", caption)
 
 
 def _reliability(evaluation: Evaluation, folder: Path) -> str:
@@ -135,7 +86,7 @@ def _reliability(evaluation: Evaluation, folder: Path) -> str:
     close = np.concatenate([near_transition(video.truth, settings.window_rows) for video in videos])
     curves = (reliability(probabilities, truth, settings.n_bins), reliability(probabilities, np.where(close, truth, -1), settings.n_bins))
     caption = f"Confidence in {settings.n_bins} bins; near transitions: within {settings.window_s:g} s of an annotated change."
-    return _save(draw_reliability(*curves), folder, "reliability", caption)
+    return save_figure(draw_reliability(*curves), folder, "reliability", caption)
 
 
 def _timelines(evaluation: Evaluation, folder: Path, on_figure: Callable[[], None]) -> str:
@@ -155,6 +106,6 @@ def _timelines(evaluation: Evaluation, folder: Path, on_figure: Callable[[], Non
         truth, predicted = segment_pair(video.truth, video.predicted)
         caption = f"{title}, Jaccard {jaccards[index]:.1f} %; {len(predicted)} predicted segments for {len(truth)} annotated."
         name = "timeline-" + re.sub(r"[^\w.-]+", "-", video.name)
-        parts.append(_save(draw_ribbons(video, settings.names, settings.fps, title), folder, name, caption))
+        parts.append(save_figure(draw_ribbons(video, settings.names, settings.fps, title), folder, name, caption))
         on_figure()
-    return _table(rows) + "\n".join(parts)
+    return table(rows) + "\n".join(parts)

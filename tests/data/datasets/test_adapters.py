@@ -130,6 +130,17 @@ def test_a_tiny_folder_in_the_distributed_format_is_prepared(tmp_path, clip, cli
         assert all(path.is_file() for path in video.frame_paths)
 
 
+@pytest.mark.parametrize("dataset", EXPECTED)
+def test_the_phases_of_a_whole_dataset_are_told_row_by_row_with_the_rows_of_a_second(tmp_path, clip, clip50, numbered, dataset):
+    make, expected = EXPECTED[dataset]
+    make(tmp_path, clip=clip, clip50=clip50, numbered=numbered)
+    found = {rows.id: rows for rows in get_adapter(dataset, tmp_path).phase_rows()}
+    for video, phases in expected.items():
+        assert found[video].phases[:: int(found[video].rows_per_s)][:3].tolist() == phases
+    annotated_only = {"cataract101": {"case_270"}, "grasp": {"CASE041"}}  # labelled, and its recording is not here
+    assert set(found) - set(expected) == annotated_only.get(dataset, set())
+
+
 def test_fifty_fps_videos_are_sampled_at_every_fiftieth_frame(tmp_path, clip, clip50, numbered):
     make_heichole(tmp_path / "source", clip=clip, clip50=clip50)
     prepare(Request("heichole", tmp_path / "source", tmp_path / "out"))

@@ -1,6 +1,7 @@
 """AutoLaparo task 1: `videos/NN.mp4`, `labels/label_NN.txt` with a row per second, rows and phases counted from 1."""
 
 import re
+from fractions import Fraction
 
 from surgicalmamba.data.annotations import RowFormat
 from surgicalmamba.data.datasets.base import RowAdapter
@@ -15,6 +16,7 @@ class AutoLaparo(RowAdapter):
     expected_video = "videos/01.mp4"
     expected_label = "labels/label_{id}.txt"
     row_format = RowFormat("\t", ("Frame", "Phase"), first_row=1, labels="ids", stride="second")
+    counted_per_s = Fraction(1)
 
     @staticmethod
     def identify(match: re.Match[str]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surgicalmamba.data.annotations import RowFormat, read_row_labels
-from surgicalmamba.data.images import natural_key
-from surgicalmamba.data.labels import Labels
+from surgicalmamba.data.images import image_files, natural_key
+from surgicalmamba.data.labels import PAST_THE_END, Labels
 from surgicalmamba.data.manifest import Setting
 from surgicalmamba.data.sampling import By
 from surgicalmamba.data.split import Split, shipped_splits
-from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
+from surgicalmamba.data.vocabulary import UNLABELLED, PhaseVocabulary, load_vocabulary
 from surgicalmamba.errors import ConfigError, DataError
 
 ADAPTERS = {
@@ -57,6 +57,15 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class PhaseRows:
+    """The phases of one procedure over its whole length: (n,) ids, -1 where nobody labelled, and how many rows make a second."""
+
+    id: str
+    phases: NDArray[np.int64]
+    rows_per_s: Fraction
+
+
 class Adapter(ABC):
     """Knows one dataset's layout, label format, phases and splits."""
 
@@ -85,6 +94,14 @@ class Adapter(ABC):
         """Named splits; ids may be missing from the source."""
         return shipped_splits(self.name)
 
+    @abstractmethod
+    def phase_rows(self) -> Iterator[PhaseRows]:
+        """The phases of every procedure, as densely as they are annotated. No picture is decoded."""
+
+    def holds_annotations(self) -> bool:
+        """Whether the folder is one that `phase_rows` can read; a folder of plain label files is not."""
+        return True
+
 
 class VideoAdapter(Adapter):
     """A dataset of recordings with phase labels."""
@@ -95,6 +112,20 @@ class VideoAdapter(Adapter):
     @abstractmethod
     def labels(self, procedure: Procedure) -> Labels:
         """Read one procedure's labels."""
+
+    def phase_rows(self) -> Iterator[PhaseRows]:
+        """By the recordings' own rates and lengths, which their packets tell."""
+        from surgicalmamba.data.video import VideoFile
+
+        for procedure in find_procedures(self).procedures:
+            if procedure.image_fps is not None:
+                fps, n_frames = procedure.image_fps, len(image_files(procedure.media))
+            else:
+                info = VideoFile(procedure.media).info
+                fps, n_frames = info.fps, info.n_frames
+            frame = np.arange(n_frames)
+            phases = self.labels(procedure).phase_of(frame, frame / float(fps), fps)
+            yield PhaseRows(procedure.id, np.where(phases == PAST_THE_END, UNLABELLED, phases), fps)
 
 
 @dataclass(frozen=True)
@@ -116,6 +147,11 @@ class FeatureAdapter(Adapter):
     @abstractmethod
     def load(self, procedure: Procedure) -> FeatureSequence:
         """Read one procedure."""
+
+    def phase_rows(self) -> Iterator[PhaseRows]:
+        for procedure in find_procedures(self).procedures:
+            sequence = self.load(procedure)
+            yield PhaseRows(procedure.id, sequence.phases, sequence.fps)
 
 
 def get_adapter(name: str, source: Path) -> VideoAdapter | FeatureAdapter:
@@ -196,16 +232,21 @@ class RowAdapter(VideoAdapter):
     """How the two are called for a given id, for messages: `{id}` is filled in."""
     row_format: ClassVar[RowFormat]
     second_choice: ClassVar[str] = ""
+    counted_per_s: ClassVar[Fraction | None] = None
+    """By how much the row numbers of a label file grow in a second; None where recordings differ in that."""
 
     @staticmethod
     @abstractmethod
     def identify(match: re.Match[str]) -> str:
         """The id of a video or label file from the match of its name."""
 
+    def label_files(self) -> dict[str, Path]:
+        """Label files by id, whether their recordings are there or not."""
+        return match_files(self.source, self.label_pattern, self.identify)
+
     def find(self) -> Found:
         videos = match_files(self.source, self.video_pattern, self.identify, second_choice=self.second_choice)
-        labels = match_files(self.source, self.label_pattern, self.identify)
-        return pair(self, videos, labels, f"video named like {self.expected_video}")
+        return pair(self, videos, self.label_files(), f"video named like {self.expected_video}")
 
     def labels(self, procedure: Procedure) -> Labels:
         return read_row_labels(only_annotation(procedure, self.expected_label.format(id=procedure.id)), self.row_format, self.vocabulary)

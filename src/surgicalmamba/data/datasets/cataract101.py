@@ -1,9 +1,11 @@
 """Cataract-101: `videos/case_<ID>.mp4`, `annotations.csv` with segment starts of all videos, `videos.csv` with their lengths."""
 
+from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
-from surgicalmamba.data.annotations import integer, read_rows, start_labels
-from surgicalmamba.data.datasets.base import Found, Procedure, VideoAdapter, match_files, pair
+from surgicalmamba.data.annotations import Row, integer, read_rows, read_starts, start_labels
+from surgicalmamba.data.datasets.base import Found, PhaseRows, Procedure, VideoAdapter, match_files, pair
 from surgicalmamba.data.labels import RowLabels
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import DataError
@@ -20,6 +22,9 @@ class Cataract101(VideoAdapter):
         found = pair(self, videos, {}, "video named like videos/case_269.mp4")
         return Found([Procedure(p.id, p.media, tables) for p in found.procedures])
 
+    def holds_annotations(self) -> bool:
+        return bool(match_files(self.source, r"annotations\.csv", lambda _: ""))
+
     def _table(self, name: str) -> Path:
         found = match_files(self.source, name.replace(".", r"\."), lambda _: name)
         if name not in found:
@@ -29,6 +34,14 @@ class Cataract101(VideoAdapter):
     def labels(self, procedure: Procedure) -> RowLabels:
         annotations, lengths = procedure.annotations
         return case_labels(annotations, lengths, procedure.id.removeprefix("case_"), self.vocabulary)
+
+    def phase_rows(self) -> Iterator[PhaseRows]:
+        """From the two tables alone, which say each recording's length and rate."""
+        annotations, videos = self._table("annotations.csv"), self._table("videos.csv")
+        rates = frame_rates(videos)
+        for case in read_starts(annotations, self.vocabulary):
+            labels = case_labels(annotations, videos, case, self.vocabulary)
+            yield PhaseRows(f"case_{case}", labels.phases, rates[case])
 
 
 def case_labels(annotations: Path, lengths: Path, case: str, vocabulary: PhaseVocabulary) -> RowLabels:
@@ -44,5 +57,16 @@ def case_labels(annotations: Path, lengths: Path, case: str, vocabulary: PhaseVo
 
 def frame_counts(path: Path) -> dict[str, int]:
     """Frames per video from videos.csv."""
-    rows = read_rows(path, ";", ("VideoID", "Frames", "FPS", "Surgeon", "Experience"), 5)
-    return {fields[0]: integer(path, number, fields[1], "frame count") for number, fields in rows}
+    return {fields[0]: integer(path, number, fields[1], "frame count") for number, fields in _video_rows(path)}
+
+
+def frame_rates(path: Path) -> dict[str, Fraction]:
+    """Frames per second of each video from videos.csv."""
+    rates = {fields[0]: Fraction(integer(path, number, fields[2], "frame rate")) for number, fields in _video_rows(path)}
+    if not all(rates.values()):
+        raise DataError(f"{path}: a video has 0 frames per second.")
+    return rates
+
+
+def _video_rows(path: Path) -> list[Row]:
+    return read_rows(path, ";", ("VideoID", "Frames", "FPS", "Surgeon", "Experience"), 5)

@@ -1,6 +1,7 @@
 """Cholec80: `videos/videoNN.mp4`, `phase_annotations/videoNN-phase.txt` with a row per 25 fps frame, phases by name."""
 
 import re
+from fractions import Fraction
 
 from surgicalmamba.data.annotations import RowFormat
 from surgicalmamba.data.datasets.base import RowAdapter
@@ -17,6 +18,7 @@ class Cholec80(RowAdapter):
     expected_video = "videos/video01.mp4"
     expected_label = "phase_annotations/{id}-phase.txt"
     row_format = PHASE_ROWS
+    counted_per_s = Fraction(25)
 
     @staticmethod
     def identify(match: re.Match[str]) -> str:

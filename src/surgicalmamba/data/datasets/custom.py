@@ -102,6 +102,12 @@ def label_files(files: Sequence[Path], recordings: Iterable[str]) -> dict[str, P
     return chosen
 
 
+def recordings(source: Path, files: Sequence[Path]) -> list[Path]:
+    """Video files, and the folders that hold images."""
+    videos = [path for path in files if path.suffix.lower() in VIDEO_SUFFIXES]
+    return videos + sorted({path.parent for path in files if path.suffix.lower() in SUFFIXES and path.parent != source})
+
+
 class Custom(VideoAdapter):
     """Videos or folders of images below one folder. Uneven frame rates are sampled by time."""
 
@@ -119,8 +125,7 @@ class Custom(VideoAdapter):
         _ = self.vocabulary  # a broken phases.yaml is told before anything else
         description = read_description(phases_file(self.source))
         files = walk(self.source)
-        media = [p for p in files if p.suffix.lower() in VIDEO_SUFFIXES]
-        media += sorted({p.parent for p in files if p.suffix.lower() in SUFFIXES and p.parent != self.source})
+        media = recordings(self.source, files)
         videos: dict[str, Path] = {}
         for path in sorted(media, key=lambda p: natural_key(p.name)):
             key = own_id(path.name if path.is_dir() else path.stem, path)
@@ -134,6 +139,9 @@ class Custom(VideoAdapter):
         found = pair(self, videos, labels, f"video ({', '.join(sorted(VIDEO_SUFFIXES))}) and no folder of images")
         fps = description.image_fps
         return Found([Procedure(p.id, p.media, p.annotations, fps if p.media.is_dir() else None) for p in found.procedures])
+
+    def holds_annotations(self) -> bool:
+        return bool(recordings(self.source, walk(self.source)))
 
     def labels(self, procedure: Procedure) -> Labels:
         path = only_annotation(procedure, f"{procedure.id}.csv or {procedure.id}.txt")

@@ -2,12 +2,13 @@
 
 import json
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 
-from surgicalmamba.data.datasets.base import Found, Procedure, VideoAdapter
+from surgicalmamba.data.datasets.base import Found, PhaseRows, Procedure, VideoAdapter
 from surgicalmamba.data.images import image_files
 from surgicalmamba.data.labels import RowLabels
 from surgicalmamba.data.vocabulary import UNLABELLED
@@ -24,14 +25,32 @@ class Grasp(VideoAdapter):
         cases = sorted(p for p in (root / "frames").iterdir() if p.is_dir() and re.fullmatch(r"case[0-9]{3}", p.name, re.I)) if root else []
         if root is None or not cases:
             raise DataError(f"{self.source} does not look like grasp: no folder GraSP_1fps/frames/CASE001 in it.")
-        files = tuple(p for role in ("train", "test") if (p := root / "annotations" / f"grasp_long-term_{role}.json").is_file())
-        if not files:
-            raise DataError(f"{root / 'annotations'}: grasp_long-term_train.json and grasp_long-term_test.json are not in it.")
+        files = _annotation_files(root)
         return Found([Procedure(case.name.upper(), case, files, Fraction(1)) for case in cases])
 
     def labels(self, procedure: Procedure) -> RowLabels:
         check_numbering(procedure.media)
         return read_coco_phases(procedure.annotations, procedure.media.name, len(self.vocabulary))
+
+    def _annotated(self) -> Path:
+        return next((p for p in (self.source / "GraSP_1fps", self.source) if (p / "annotations").is_dir()), self.source)
+
+    def holds_annotations(self) -> bool:
+        return (self._annotated() / "annotations").is_dir()
+
+    def phase_rows(self) -> Iterator[PhaseRows]:
+        """From the annotation files alone: one phase per second."""
+        files = _annotation_files(self._annotated())
+        names = {str(a["image_name"]) for path in files for a in _annotations(path) if isinstance(a, dict) and "image_name" in a}
+        for case in sorted({name.partition("/")[0].upper() for name in names}):
+            yield PhaseRows(case, read_coco_phases(files, case, len(self.vocabulary)).phases, Fraction(1))
+
+
+def _annotation_files(root: Path) -> tuple[Path, ...]:
+    files = tuple(p for role in ("train", "test") if (p := root / "annotations" / f"grasp_long-term_{role}.json").is_file())
+    if not files:
+        raise DataError(f"{root / 'annotations'}: grasp_long-term_train.json and grasp_long-term_test.json are not in it.")
+    return files
 
 
 def check_numbering(folder: Path) -> None:

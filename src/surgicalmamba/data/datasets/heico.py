@@ -1,6 +1,7 @@
 """HeiCo: `<operation>/<n>/<Stem>_<n>.avi` and `<Stem>_<n>_Phase.csv`, a headerless row per frame; or the 2017 challenge's names."""
 
 import re
+from fractions import Fraction
 
 from surgicalmamba.data.datasets.base import RowAdapter
 from surgicalmamba.data.datasets.heichole import FRAME_ROWS
@@ -25,6 +26,7 @@ class HeiCo(RowAdapter):
     expected_video = "Proctocolectomy/1/Proctocolectomy_1.avi"
     expected_label = "{id}_Phase.csv"
     row_format = FRAME_ROWS
+    counted_per_s = Fraction(25)
 
     @staticmethod
     def identify(match: re.Match[str]) -> str:

@@ -1,6 +1,7 @@
 """M2CAI16-workflow: `train_dataset/workflow_video_NN.mp4` and `.txt`, `test_dataset/test_workflow_video_NN.mp4` and `.txt`."""
 
 import re
+from fractions import Fraction
 
 from surgicalmamba.data.datasets.base import RowAdapter
 from surgicalmamba.data.datasets.cholec80 import PHASE_ROWS
@@ -15,6 +16,7 @@ class M2cai16(RowAdapter):
     expected_video = "train_dataset/workflow_video_01.mp4"
     expected_label = "{id}.txt beside the video"
     row_format = PHASE_ROWS
+    counted_per_s = Fraction(25)
 
     @staticmethod
     def identify(match: re.Match[str]) -> str:
