@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from surgicalmamba.cli.study_ablation import ablation
+from surgicalmamba.cli.study_mqar import mqar
 from surgicalmamba.cli.study_run import command_line, run_with_bar
+from surgicalmamba.cli.study_sensitivity import sensitivity
 
 study = typer.Typer(no_args_is_help=True, help="Train and score over seeds, splits and variants; interrupted, the same call goes on.")
 
@@ -54,3 +56,5 @@ def benchmark(
 
 
 study.command()(ablation)
+study.command()(mqar)
+study.command()(sensitivity)

@@ -1,14 +1,14 @@
 """The paper's table "Component ablation": the full model, two controls, and the full model without one part at a time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from surgicalmamba.config import VARIANTS
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.studies.benchmark import System, chosen_splits, system_jobs
-from surgicalmamba.studies.division import divided, fold_splits, tuning_split
+from surgicalmamba.studies.benchmark import RunJobs, System, system_jobs
+from surgicalmamba.studies.division import divide, with_tuning
 from surgicalmamba.studies.results import Row, gather
 from surgicalmamba.studies.runner import Job
 from surgicalmamba.train.config import TrainConfig
@@ -16,9 +16,6 @@ from surgicalmamba.train.config import TrainConfig
 WITHOUT_SMOOTH = "without-smooth"
 ROWS = ("full", "vanilla-mamba2", "z-only", "without-z", "without-lambda", "without-fast", WITHOUT_SMOOTH)
 """Rows of the table; all are compared with the first. The last is a training setting, the others are variants of the model."""
-
-RunJobs = Callable[[list[Job], str], None]
-"""Runs jobs to their end; the text says what they are."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +45,10 @@ class Ablation:
 def run_ablation(plan: AblationPlan, dataset: PreparedDataset, out: Path, run: RunJobs) -> Ablation:
     """Divide the dataset, choose learning rates where asked, train and score every row."""
     systems = ablation_systems(plan.recipe, plan.rows)
-    more = {} if plan.folds is None else fold_splits(dataset, plan.folds)
-    chosen = list(more) or chosen_splits(dataset, plan.splits)
+    view, chosen = divide(dataset, out, plan.splits, plan.folds)
     rate_split = None
     if plan.rates:
-        rate_split, roles = tuning_split({**dataset.splits, **more}, chosen)
-        more[rate_split] = roles
-    view = divided(dataset, out, more)
+        view, rate_split = with_tuning(view, out, chosen)
     scores: dict[str, dict[float, float]] = {}
     if rate_split is not None:
         tuning = system_jobs([at_rate(s, r) for s in systems for r in plan.rates], view, range(plan.rate_seeds), [rate_split], True)

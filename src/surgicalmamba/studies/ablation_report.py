@@ -7,7 +7,7 @@ from surgicalmamba.eval.score import Json, to_json
 from surgicalmamba.studies.ablation import Ablation, best_rates
 from surgicalmamba.studies.ablation_figure import draw_ablation
 from surgicalmamba.studies.figures import figure_on_page, save_figure
-from surgicalmamba.studies.results import Row, markdown, refresh_page, slug, spreads, write_results
+from surgicalmamba.studies.results import division_words, markdown, refresh_page, slug, spreads, write_results
 
 METRICS = tuple(
     (protocol, metric) for protocol in ("strict", "relaxed-published") for metric in ("accuracy", "precision", "recall", "jaccard")
@@ -17,7 +17,7 @@ METRICS = tuple(
 
 def write_ablation(study: Ablation, out: Path, about: Mapping[str, Json], page: Path | None, title: str | None) -> Path:
     """Results and figure into the study's folder; the section, with the figure beside the page, where a page is given."""
-    title = title or f"Ablation, {study.dataset.name}, {_where(study.rows[0])}"
+    title = title or f"Ablation, {study.dataset.name}, {division_words(study.rows[0])}"
     more = {
         "learning_rates": {"split": study.rate_split, "strict_jaccard": study.rate_scores, "chosen": best_rates(study.rate_scores)},
         "spread_compared_with_first": {name: result.as_dict() for name, result in spreads(study.rows).items()},
@@ -31,10 +31,6 @@ def write_ablation(study: Ablation, out: Path, about: Mapping[str, Json], page: 
         picture = figure_on_page(figure, page, slug(title), "Difference of each row from the first, and deviation over videos")
         refresh_page(page, slug(title), section(study, about, title) + f"\n{picture}\n")
     return file
-
-
-def _where(row: Row) -> str:
-    return f"split {row.folds[0]}" if len(row.folds) == 1 else f"{len(row.folds)} folds"
 
 
 def section(study: Ablation, about: Mapping[str, Json], title: str) -> str:

@@ -1,13 +1,15 @@
 """Jobs of a study: systems, each with several seeds, over several splits. `study benchmark` takes a recipe and variants of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 
 from surgicalmamba.data.store import PreparedDataset
-from surgicalmamba.errors import ConfigError
+from surgicalmamba.studies.division import chosen_splits
 from surgicalmamba.studies.runner import Job
 from surgicalmamba.train.config import TrainConfig
+
+RunJobs = Callable[[list[Job], str], None]
+"""Runs jobs to their end; the text says what they are."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,6 @@ def benchmark_jobs(config: TrainConfig, dataset: PreparedDataset, seeds: int, va
     systems = [System(variant, config.with_(variant=variant)) for variant in variants]
     chosen = chosen_splits(dataset, splits)
     return system_jobs(systems, dataset, range(seeds), chosen, name_splits=len(chosen) > 1)
-
-
-def chosen_splits(dataset: PreparedDataset, pattern: str | None) -> list[str]:
-    """The splits whose name matches; the dataset's first without a pattern."""
-    chosen = [name for name in dataset.splits if fnmatch(name, pattern)] if pattern else list(dataset.splits)[:1]
-    if not chosen:
-        raise ConfigError(f"no split of {dataset.folder} matches {pattern!r}; it has {', '.join(dataset.splits)}.")
-    return chosen
 
 
 def system_jobs(

@@ -4,6 +4,7 @@ OUT/data is a prepared dataset like any other, so that every command takes it: a
 
 import os
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from surgicalmamba.data.manifest import Manifest
@@ -36,6 +37,21 @@ def divided(dataset: PreparedDataset, out: Path, more: Mapping[str, Mapping[str,
     return PreparedDataset.open(place)
 
 
+def divide(dataset: PreparedDataset, out: Path, pattern: str | None, n_folds: int | None) -> tuple[PreparedDataset, list[str]]:
+    """The dataset in OUT/data and the splits a study goes through: those that match, or folds cut for it."""
+    more = {} if n_folds is None else fold_splits(dataset, n_folds)
+    chosen = list(more) or chosen_splits(dataset, pattern)
+    return divided(dataset, out, more), chosen
+
+
+def chosen_splits(dataset: PreparedDataset, pattern: str | None) -> list[str]:
+    """The splits whose name matches; the dataset's first without a pattern."""
+    chosen = [name for name in dataset.splits if fnmatch(name, pattern)] if pattern else list(dataset.splits)[:1]
+    if not chosen:
+        raise ConfigError(f"no split of {dataset.folder} matches {pattern!r}; it has {', '.join(dataset.splits)}.")
+    return chosen
+
+
 def fold_splits(dataset: PreparedDataset, n_folds: int) -> Splits:
     """The training and validation videos of the first split, cut into folds: every n-th id in sorted order is one fold's test. Each
     video is tested once by a model that has not seen it, and no epoch is chosen by it. Test videos of the dataset stay out."""
@@ -45,6 +61,12 @@ def fold_splits(dataset: PreparedDataset, n_folds: int) -> Splits:
         raise ConfigError(f"--folds {n_folds}: {dataset.folder} has {len(videos)} videos to cut; give 2 to {len(videos)}.")
     folds = [videos[k::n_folds] for k in range(n_folds)]
     return {f"fold{k + 1}of{n_folds}": {"train": sorted(set(videos) - set(test)), "test": test} for k, test in enumerate(folds)}
+
+
+def with_tuning(view: PreparedDataset, out: Path, chosen: Sequence[str]) -> tuple[PreparedDataset, str]:
+    """A divided dataset with a split to tune on, and its name."""
+    name, roles = tuning_split(view.splits, chosen)
+    return divided(view, out, {name: roles}), name
 
 
 def tuning_split(splits: Mapping[str, Mapping[str, Sequence[str]]], chosen: Sequence[str]) -> tuple[str, dict[str, list[str]]]:

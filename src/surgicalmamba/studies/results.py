@@ -131,6 +131,14 @@ def circumstances(command: str) -> dict[str, Json]:
     return {"date": date.today().isoformat(), "version": __version__, "commit": _commit(), "machine": machine, "command": command}
 
 
+def provenance_line(about: Mapping[str, Json]) -> str:
+    """The circumstances as the sentence that stands above a table."""
+    machine = about["machine"]
+    assert isinstance(machine, dict)
+    code = f"version {about['version']}, commit {about['commit'] or 'unknown'}"
+    return f"{about['date']}, {code}, {machine['system']} {machine['machine']}, {machine['cores']} cores."
+
+
 def _commit() -> str | None:
     """The commit of the code that runs, when it runs from a clone; marked when files were changed since."""
     here = Path(__file__).parent
@@ -167,15 +175,11 @@ def markdown(
     end: heading, then row name to text."""
     columns = [(protocol, metric) for protocol, metric in metrics if protocol in rows[0].report.scores]
     more = more_columns or {}
-    machine = about["machine"]
-    assert isinstance(machine, dict)
     first = rows[0]
-    where = f"{len(first.folds)} folds" if len(first.folds) > 1 else f"split `{first.folds[0]}`"
     lines = [
         f"## {title}",
         "",
-        f"{about['date']}, version {about['version']}, commit {about['commit'] or 'unknown'}, {machine['system']} {machine['machine']}, "
-        f"{machine['cores']} cores. Seeds {', '.join(map(str, first.seeds))}; {where}, {len(first.report.videos)} videos.",
+        f"{provenance_line(about)} Seeds {', '.join(map(str, first.seeds))}; {division_words(first)}, {len(first.report.videos)} videos.",
         "",
         f"```\n{about['command']}\n```",
         "",
@@ -209,6 +213,11 @@ def _in_words(metric: str, result: Comparison) -> str:
     interval = f"95 % interval {result.low:+.2f} to {result.high:+.2f}"
     verdict = "no difference shown" if result.low <= 0 <= result.high else ("ahead" if result.difference > 0 else "behind")
     return f"{metric} {result.difference:+.2f}, {interval}, Wilcoxon p {result.wilcoxon_p:.2g} ({verdict})"
+
+
+def division_words(row: Row) -> str:
+    """On what a row was scored: one split by its name, or a number of folds."""
+    return f"{len(row.folds)} folds" if len(row.folds) > 1 else f"split {row.folds[0]}"
 
 
 def slug(title: str) -> str:
