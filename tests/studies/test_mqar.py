@@ -20,10 +20,8 @@ from surgicalmamba.studies.mqar_train import RecallRun, build, train_run, traini
 from surgicalmamba.studies.results import circumstances
 
 CELL = Cell(64, 8, 16)
-TINY = MqarConfig(
-    lengths=(64,), states=(8,), widths=(16,), vocabulary=64, rates=(1e-3,), rank=2, batch_tokens=512, examples=32, cycles=2, test_examples=16,
-    save_every=3,
-)  # fmt: skip
+SIZES = {"lengths": (64,), "states": (8,), "widths": (16,), "vocabulary": 64, "rates": (1e-3,), "rank": 2}
+TINY = MqarConfig(**SIZES, batch_tokens=512, examples=32, cycles=2, test_examples=16, save_every=3)
 
 
 def run_of(variant="rotated", config=TINY, cell=CELL, rate=1e-3, seed=0):
@@ -115,8 +113,9 @@ def test_stopped_anywhere_a_run_ends_with_the_same_bits(tmp_path, monkeypatch):
 
 
 def test_killed_in_the_middle_the_same_call_ends_with_the_numbers_of_a_whole_one(tmp_path):
-    settings = "lengths=[64] states=[8] widths=[16] vocabulary=64 rates=[0.003] rank=2 batch_tokens=2048 examples=512 cycles=2".split()
-    call = [sys.executable, "-m", "surgicalmamba", "study", "mqar", *settings, "test_examples=32", "save_every=5", "--seeds", "1"]
+    sizes = ["lengths=[64]", "states=[8]", "widths=[16]", "vocabulary=64", "rates=[0.003]", "rank=2"]
+    steps = ["batch_tokens=2048", "examples=512", "cycles=2", "test_examples=32", "save_every=5"]
+    call = [sys.executable, "-m", "surgicalmamba", "study", "mqar", *sizes, *steps, "--seeds", "1"]
     out = tmp_path / "killed"
     first = subprocess.Popen([*call, "--out", str(out)], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not list(out.glob("cells/*/states/000000[1-9]?/state.json")):
