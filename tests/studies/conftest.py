@@ -1,16 +1,12 @@
 """A toy dataset, a recipe that fits it, and jobs trained in this process: what a study's own processes would do, without starting them."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
 from surgicalmamba.config import load_config
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba.train.predict import Predictor
-from surgicalmamba.train.run import train
-from toy import write_toy_dataset
+from toy import train_here, write_toy_dataset
 
 PATH = {"d_state": 8, "d_head": 8, "chunk_len": 8, "rotation": {"rank": 2, "d_hidden": 4}}
 RECIPE = {
@@ -46,18 +42,9 @@ def recipe(recipe_file):
 @pytest.fixture
 def here(tmp_path):
     """`here(jobs, what)` trains and predicts what is not done yet; `here.trained` lists the jobs it had to train."""
-    trained = []
 
     def run(jobs, _what):
-        for job in jobs:
-            if not job.is_done(tmp_path):
-                train(job.config.with_(run=str(job.run(tmp_path))))
-                split = f"{job.split}:{job.role}"
-                predictor = Predictor.open(str(job.run(tmp_path)), Path(job.config.data.path), split, job.predictions(tmp_path), "cpu")
-                for video in predictor.videos:
-                    predictor.predict(video)
-                predictor.finish()
-                trained.append(job.name)
+        run.trained.extend(train_here(jobs, tmp_path))
 
-    run.trained = trained
+    run.trained = []
     return run

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.studies.ablation import AblationPlan, ablation_systems, best_rates, run_ablation
 from surgicalmamba.studies.ablation_report import write_ablation
@@ -17,6 +18,7 @@ from surgicalmamba.studies.benchmark import system_jobs
 from surgicalmamba.studies.results import circumstances
 from surgicalmamba.studies.runner import run_jobs
 from surgicalmamba.train.run import fit_model
+from toy import train_here
 
 
 def plan(recipe, rows=("full", "without-smooth"), seeds=1, splits="usual", folds=None, rates=(), rate_seeds=1):
@@ -57,25 +59,33 @@ def test_folds_score_every_video_once_and_more_seeds_are_added_to_what_is_there(
     first = run_ablation(plan(recipe, ["full"], splits=None, folds=2), toy, tmp_path, here)
     assert here.trained == ["full-seed0-fold1of2", "full-seed0-fold2of2"]
     assert sorted(first.rows[0].report.videos) == ["c", "d", "e", "f", "v", "w"] and first.rows[0].seeds == (0,)
-    more = run_ablation(plan(recipe, ["full", "without-z"], splits=None, folds=2, seeds=2), toy, tmp_path, here)
-    assert len(here.trained) == 8 and len(set(here.trained)) == 8
-    assert [(row.name, row.seeds) for row in more.rows] == [("full", (0, 1)), ("without-z", (0, 1))]
-    assert more.rows[0].accuracy_by_run.shape == (2, 6)
-    assert more.rows[0].accuracy_by_run[0] == pytest.approx(first.rows[0].report.scores["strict"].by_video["accuracy"])
+    (more,) = run_ablation(plan(recipe, ["full"], splits=None, folds=2, seeds=2), toy, tmp_path, here).rows
+    assert here.trained[2:] == ["full-seed1-fold1of2", "full-seed1-fold2of2"]
+    assert more.seeds == (0, 1) and more.accuracy_by_run.shape == (2, 6)
+    assert more.accuracy_by_run[0] == pytest.approx(first.rows[0].report.scores["strict"].by_video["accuracy"])
 
 
-def test_each_row_gets_the_rate_that_was_best_on_validation_and_the_sweep_is_not_repeated(recipe, toy, tmp_path, here):
-    study = run_ablation(plan(recipe, rates=(1e-5, 1e-2), seeds=2), toy, tmp_path, here)
+@pytest.fixture(scope="module")
+def swept(recipe, toy, tmp_path_factory):
+    """Two rows, two rates chosen by the first of two seeds: the study, its folder, and the jobs trained for it."""
+    out = tmp_path_factory.mktemp("swept")
+    trained = []
+    study = run_ablation(plan(recipe, rates=(1e-5, 1e-2), seeds=2), toy, out, lambda jobs, _what: trained.extend(train_here(jobs, out)))
+    return study, out, trained
+
+
+def test_each_row_gets_the_rate_that_was_best_on_validation_and_the_sweep_is_not_repeated(swept):
+    study, _, trained = swept
     assert study.rate_split == "usual"
-    assert sorted(name for name in here.trained if name.endswith("seed0-usual")) == sorted(
+    assert sorted(name for name in trained if name.endswith("seed0-usual")) == sorted(
         f"{row}-lr{rate}-seed0-usual" for row in ("full", "without-smooth") for rate in ("1e-05", "0.01")
     )
-    assert len(here.trained) == 6  # four of the sweep; the second seed only at the chosen rate
+    assert len(trained) == 6  # four of the sweep; the second seed only at the chosen rate
     for row in study.rows:
         by_rate = study.rate_scores[row.name]
         chosen = best_rates(study.rate_scores)[row.name]
         assert by_rate[chosen] == max(by_rate.values())
-        assert f"{row.name}-lr{chosen:g}-seed1-usual" in here.trained
+        assert f"{row.name}-lr{chosen:g}-seed1-usual" in trained
 
 
 def test_rates_for_folds_are_chosen_on_videos_that_the_fold_does_not_test(recipe, toy, tmp_path, here):
@@ -89,8 +99,8 @@ def test_of_equal_rates_the_first_is_taken():
     assert best_rates({"full": {1e-3: 70.0, 2e-3: 71.0, 4e-3: 71.0}}) == {"full": 2e-3}
 
 
-def test_results_hold_weights_rates_and_spreads_and_the_page_shows_them(recipe, toy, tmp_path, here):
-    study = run_ablation(plan(recipe, rates=(1e-3, 1e-2), seeds=2), toy, tmp_path, here)
+def test_results_hold_weights_rates_and_spreads_and_the_page_shows_them(swept, tmp_path):
+    study, _, _ = swept
     page = tmp_path / "docs" / "results.md"
     page.parent.mkdir()
     results = json.loads(write_ablation(study, tmp_path, circumstances("a command"), page, "Toy ablation").read_text())
@@ -107,11 +117,14 @@ def test_results_hold_weights_rates_and_spreads_and_the_page_shows_them(recipe, 
     assert "](images/toy-ablation.png)" in text and (tmp_path / "ablation.svg").read_text().startswith("<?xml")
 
 
-def test_a_folder_begun_with_another_recipe_is_not_gone_on_with(recipe, toy, tmp_path, recipe_file):
+def test_a_folder_begun_with_another_recipe_is_not_gone_on_with(recipe, toy, tmp_path):
     systems = ablation_systems(recipe, ["full"])
     (job,) = system_jobs(systems, toy, [0], ["usual"], name_splits=True)
-    run_jobs([job], tmp_path, workers=1)
-    run_jobs([job], tmp_path, workers=1)  # nothing to do
+    (tmp_path / "runs").mkdir()
+    save_config(job.config.with_(run="elsewhere"), job.settings(tmp_path))
+    job.predictions(tmp_path).mkdir(parents=True)
+    (job.predictions(tmp_path) / "run.json").write_text("{}")
+    run_jobs([job], tmp_path, workers=1)  # the same recipe, and nothing left to do
     changed = system_jobs([type(s)(s.name, s.config.with_(epochs=9)) for s in systems], toy, [0], ["usual"], name_splits=True)
     with pytest.raises(StudyError, match=r"job full-seed0-usual in .* was begun with epochs=1, not 9; give another --out"):
         run_jobs(changed, tmp_path, workers=1)
