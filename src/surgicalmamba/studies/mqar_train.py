@@ -128,7 +128,7 @@ def _step(run: RecallRun, model: RecallModel, optimizer: torch.optim.Optimizer, 
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     set_learning_rate(optimizer, learning_rate_share(update, n_updates, int(WARMUP_SHARE * n_updates), 0.0))
     optimizer.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 @torch.inference_mode()
