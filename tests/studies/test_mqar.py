@@ -32,12 +32,10 @@ def test_the_full_preset_is_the_papers_protocol():
     full = PRESETS["full"]
     assert (full.lengths, full.states, full.widths) == ((256, 512, 1024), (16, 64), (32, 64, 128))
     assert (full.vocabulary, full.n_layers) == (8192, 2)
-    for cell in full.cells():
-        assert full.path(cell, "rotated").chunk_len == cell.length // 4
-        run = run_of(config=full, cell=cell)
-        per_dataset = full.updates(cell) // (4 * full.cycles)
-        pairs = [training_batch(run, per_dataset * dataset).places.shape[1] for dataset in range(4)] if cell.length == 256 else None
-        assert pairs in ([8, 16, 32, 64], None)
+    assert all(full.path(cell, "rotated").chunk_len == cell.length // 4 for cell in full.cells())
+    assert {cell.length: full.batch(cell) * cell.length for cell in full.cells()} == {256: 2**18, 512: 2**18, 1024: 2**18}
+    few = run_of(config=full.with_(batch_tokens=2048, examples=8), cell=Cell(256, 16, 32))
+    assert [training_batch(few, dataset).places.shape[1] for dataset in range(4)] == [8, 16, 32, 64]
 
 
 def test_the_rotation_adds_the_few_percent_of_weights_that_the_paper_reports():
@@ -56,12 +54,6 @@ def test_both_variants_see_the_same_batches_and_every_cycle_repeats_them():
         assert (a.tokens == b.tokens).all() and (a.places == b.places).all() and (a.tokens == again.tokens).all()
     pairs = [training_batch(plain, update).places.shape[1] for update in range(n // 2)]
     assert pairs == [2] * 4 + [4] * 4 + [8] * 4 + [16] * 4
-
-
-def test_two_variants_of_a_seed_start_from_the_same_shared_weights_only_if_drawn_alike():
-    # The rotation draws its own weights between the layers', so only what is drawn before it is equal: the embedding.
-    plain, rotated = build(run_of("plain"))[0], build(run_of("rotated"))[0]
-    assert torch.equal(plain.embedding.weight, rotated.embedding.weight)
 
 
 def test_logits_at_the_questions_are_those_of_the_whole_sequence_and_come_from_the_past_alone():
@@ -123,7 +115,7 @@ def test_killed_in_the_middle_the_same_call_ends_with_the_numbers_of_a_whole_one
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    assert not list(out.glob("cells/*/result.json")) or len(list(out.glob("cells/*/result.json"))) < 2
+    assert len(list(out.glob("cells/*/result.json"))) < 2  # something was left to do
     said = [
         json.loads(subprocess.run([*call, "--out", str(folder), "--json"], capture_output=True, text=True, check=True).stdout)
         for folder in (out, tmp_path / "whole")
