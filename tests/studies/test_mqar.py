@@ -40,7 +40,7 @@ def test_the_full_preset_is_the_papers_protocol():
 
 def test_the_rotation_adds_the_few_percent_of_weights_that_the_paper_reports():
     full = PRESETS["full"]
-    for cell in full.cells():
+    for cell in (cell for cell in full.cells() if cell.length == 256):
         plain, rotated = (sum(p.numel() for p in build(run_of(v, full, cell))[0].parameters()) for v in ("plain", "rotated"))
         assert 1.01 <= rotated / plain <= 1.045
 
@@ -78,9 +78,10 @@ def test_the_rotation_is_reached_by_every_chunk_and_is_trained():
 
 
 def test_a_tiny_cell_learns_above_chance(tmp_path):
-    config = TINY.with_(vocabulary=32, examples=512, batch_tokens=1024, cycles=6, test_examples=64)
-    result = train_run(run_of("plain", config, Cell(64, 16, 32), rate=1e-2), tmp_path)
-    assert result["accuracy"] > 3 * 100 / 16  # sixteen values to guess from
+    config = TINY.with_(lengths=(32,), vocabulary=32, d_head=16, batch_tokens=1024, examples=512, cycles=5, test_examples=128)
+    result = train_run(run_of("plain", config, Cell(32, 8, 32), rate=1e-2), tmp_path)
+    chance = 100 / 16  # sixteen values; 1024 questions, so chance has a deviation of 0.8
+    assert result["accuracy"] > chance + 4
 
 
 def test_stopped_anywhere_a_run_ends_with_the_same_bits(tmp_path, monkeypatch):
@@ -106,7 +107,7 @@ def test_stopped_anywhere_a_run_ends_with_the_same_bits(tmp_path, monkeypatch):
 
 def test_killed_in_the_middle_the_same_call_ends_with_the_numbers_of_a_whole_one(tmp_path):
     sizes = ["lengths=[64]", "states=[8]", "widths=[16]", "vocabulary=64", "rates=[0.003]", "rank=2"]
-    steps = ["batch_tokens=2048", "examples=512", "cycles=2", "test_examples=32", "save_every=5"]
+    steps = ["batch_tokens=512", "examples=96", "cycles=2", "test_examples=16", "save_every=5"]
     call = [sys.executable, "-m", "surgicalmamba", "study", "mqar", *sizes, *steps, "--seeds", "1"]
     out = tmp_path / "killed"
     first = subprocess.Popen([*call, "--out", str(out)], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -116,14 +117,11 @@ def test_killed_in_the_middle_the_same_call_ends_with_the_numbers_of_a_whole_one
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     assert len(list(out.glob("cells/*/result.json"))) < 2  # something was left to do
-    said = [
-        json.loads(subprocess.run([*call, "--out", str(folder), "--json"], capture_output=True, text=True, check=True).stdout)
-        for folder in (out, tmp_path / "whole")
-    ]
-    cells = [study["cells"]["T64-N8-d16"] for study in said]
-    assert cells[0]["gain_by_seed"] == cells[1]["gain_by_seed"]
+    said = json.loads(subprocess.run([*call, "--out", str(out), "--json"], capture_output=True, text=True, check=True).stdout)
+    config = preset_config("scaled", [*sizes, *steps])
     for variant in ("plain", "rotated"):
-        assert cells[0][variant]["accuracy_by_seed"] == cells[1][variant]["accuracy_by_seed"]
+        straight = train_run(run_of(variant, config, rate=3e-3), tmp_path / "whole")
+        assert said["cells"]["T64-N8-d16"][variant]["accuracy_by_seed"] == [straight["accuracy"]]
     assert (out / "mqar.png").is_file() and (out / "mqar.svg").is_file()
 
 
@@ -169,7 +167,7 @@ def test_an_unfinished_study_says_which_run_is_missing(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("lengths=[100]", "100 is no multiple of 64"),
+        ("lengths=[100]", "100 is no multiple of 32"),
         ("vocabulary=16", "too few keys for 16 pairs"),
         ("wdths=[32]", "did you mean 'widths'"),
     ],
