@@ -53,7 +53,7 @@ def test_both_variants_see_the_same_batches_and_every_cycle_repeats_them():
         a, b, again = training_batch(plain, update), training_batch(rotated, update), training_batch(plain, (update + n // 2) % n)
         assert (a.tokens == b.tokens).all() and (a.places == b.places).all() and (a.tokens == again.tokens).all()
     pairs = [training_batch(plain, update).places.shape[1] for update in range(n // 2)]
-    assert pairs == [2] * 4 + [4] * 4 + [8] * 4 + [16] * 4
+    assert pairs == [2, 4, 8, 16] * 4
 
 
 def test_logits_at_the_questions_are_those_of_the_whole_sequence_and_come_from_the_past_alone():

@@ -12,6 +12,7 @@ from surgicalmamba.studies.results import circumstances
 from surgicalmamba.studies.sensitivity import KNOBS, run_sensitivity, sweep_systems
 from surgicalmamba.studies.sensitivity_report import draw_sensitivity, ranges, write_sensitivity
 from surgicalmamba.train.config import TrainConfig
+from toy import train_here
 
 
 def test_around_the_papers_defaults_each_sweep_turns_one_thing():
@@ -44,11 +45,13 @@ def test_a_value_that_contradicts_the_recipe_is_refused_by_the_name_of_its_optio
         sweep_systems(plain, {"rank": [4]})
 
 
-@pytest.fixture
-def study(recipe, toy, tmp_path, here):
-    values = {"rank": [1], "state": [4, 8]}
-    result = run_sensitivity(recipe, values, 2, "usual", None, toy, tmp_path, here)
-    assert sorted(here.trained) == sorted(f"{name}-seed{seed}-usual" for name in ("default", "r1", "N4") for seed in (0, 1))
+@pytest.fixture(scope="module")
+def study(recipe, toy, tmp_path_factory):
+    out = tmp_path_factory.mktemp("sensitivity")
+    trained = []
+    run = lambda jobs, _what: trained.extend(train_here(jobs, out))  # noqa: E731
+    result = run_sensitivity(recipe, {"rank": [1], "state": [4, 8]}, 2, "usual", None, toy, out, run)
+    assert sorted(trained) == sorted(f"{name}-seed{seed}-usual" for name in ("default", "r1", "N4") for seed in (0, 1))
     return result
 
 

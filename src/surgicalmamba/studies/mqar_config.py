@@ -12,7 +12,7 @@ from surgicalmamba.errors import ConfigError
 Variant = Literal["plain", "rotated"]
 VARIANTS: tuple[Variant, ...] = ("plain", "rotated")
 PAIR_SHARES = (32, 16, 8, 4)
-"""The curriculum: T/32, T/16, T/8 and T/4 pairs, then again. The last is what is scored."""
+"""The curriculum: T/32, T/16, T/8 and T/4 pairs, batch by batch in turn. The last is what is scored."""
 
 
 class MqarConfig(Section):

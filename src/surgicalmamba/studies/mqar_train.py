@@ -68,11 +68,12 @@ class RecallRun:
 
 
 def training_batch(run: RecallRun, update: int) -> Batch:
-    """The batch of an update: four datasets in turn, each from its first batch to its last, then again. The variant plays no part."""
+    """The batch of an update: one of each dataset in turn, so that no number of pairs is forgotten, until all are through; then again.
+    The variant plays no part."""
     size = run.config.batch(run.cell)
     per_dataset = max(1, run.config.examples // size)
-    dataset, number = divmod(update % (len(PAIR_SHARES) * per_dataset), per_dataset)
-    rng = np.random.default_rng([run.seed, _TRAIN, dataset, number])
+    number, dataset = divmod(update, len(PAIR_SHARES))
+    rng = np.random.default_rng([run.seed, _TRAIN, dataset, number % per_dataset])
     return make_batch(size, run.cell.length, run.cell.length // PAIR_SHARES[dataset], run.config.vocabulary, rng)
 
 
