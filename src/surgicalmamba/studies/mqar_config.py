@@ -84,7 +84,16 @@ class Cell:
 PRESETS: dict[str, MqarConfig] = {
     "full": MqarConfig(),
     "scaled": MqarConfig(
-        lengths=(64,), states=(8, 16), widths=(32, 64), vocabulary=512, batch_tokens=4096, examples=2**14, cycles=4, test_examples=1024
+        lengths=(32, 64),
+        states=(8, 16),
+        widths=(32, 64),
+        vocabulary=128,
+        d_head=16,
+        rates=(3e-3, 1e-2),
+        batch_tokens=2048,
+        examples=2**14,
+        cycles=4,
+        test_examples=1024,
     ),
 }
 """full is the paper's protocol, made for a GPU; scaled is for two cores."""

@@ -23,7 +23,8 @@ from surgicalmamba.train.optim import learning_rate_share, parameter_groups, set
 from surgicalmamba.train.runstate import RunState, load_state, save_state
 
 WARMUP_SHARE = 0.05
-LOG_EVERY = 50
+LOG_EVERY = 48
+"""Updates between two losses that are kept: a multiple of four, so that all of them are losses with T/4 pairs."""
 _TRAIN, _CHOOSE, _REPORT = range(3)  # streams of random numbers that share nothing
 
 
