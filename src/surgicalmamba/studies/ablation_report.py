@@ -38,13 +38,14 @@ def section(study: Ablation, about: Mapping[str, Json], title: str) -> str:
     rates = best_rates(study.rate_scores)
     columns = {"learning rate": {row: f"{rate:g}" for row, rate in rates.items()}} if rates else None
     lines = [markdown(title, study.rows, about, METRICS, columns)]
-    told = [f"{study.rows[0].name} {study.rows[0].spread:.2f}"]
-    for name, result in spreads(study.rows).items():
-        told.append(f"{name} {result.second:.2f} ({result.difference:+.2f}, {result.low:+.2f} to {result.high:+.2f})")
-    lines.append(
-        "Deviation of the strict accuracy over videos, of one run, averaged over seeds (in brackets the difference from the first and "
-        f"its 95 % interval): {'; '.join(told)}."
-    )
+    if compared := spreads(study.rows):
+        told = [f"{study.rows[0].name} {study.rows[0].spread:.2f}"]
+        for name, result in compared.items():
+            told.append(f"{name} {result.second:.2f} ({result.difference:+.2f}, {result.low:+.2f} to {result.high:+.2f})")
+        lines.append(
+            "Deviation of the strict accuracy over videos, of one run, averaged over seeds (in brackets the difference from the first and "
+            f"its 95 % interval): {'; '.join(told)}."
+        )
     if rates:
         tried = "; ".join(
             f"{row} " + ", ".join(f"{rate:g}: {score:.2f}" for rate, score in by_rate.items()) for row, by_rate in study.rate_scores.items()
