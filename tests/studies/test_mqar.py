@@ -56,6 +56,12 @@ def test_both_variants_see_the_same_batches_and_every_cycle_repeats_them():
     assert pairs == [2, 4, 8, 16] * 4
 
 
+def test_both_variants_of_a_seed_begin_with_the_same_weights():
+    plain, rotated = (dict(build(run_of(variant))[0].named_parameters()) for variant in ("plain", "rotated"))
+    assert all(torch.equal(rotated[name], value) for name, value in plain.items())
+    assert {name.split(".")[3] for name in rotated.keys() - plain.keys()} == {"rotator"}
+
+
 def test_logits_at_the_questions_are_those_of_the_whole_sequence_and_come_from_the_past_alone():
     model = build(run_of())[0]
     batch = training_batch(run_of(), 0)

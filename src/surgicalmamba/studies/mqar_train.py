@@ -79,13 +79,18 @@ def training_batch(run: RecallRun, update: int) -> Batch:
 
 
 def build(run: RecallRun) -> tuple[RecallModel, torch.optim.Optimizer]:
-    """The untrained model and its optimizer."""
-    torch.manual_seed(run.seed)
-    model = RecallModel(
-        run.config.vocabulary, run.cell.d_model, run.config.n_layers, run.config.path(run.cell, run.variant), run.cell.length
-    )
+    """The untrained model and its optimizer. Both variants of a seed begin with the same weights, those of the rotation apart."""
+    model = _drawn(run, run.variant)
+    if run.variant != "plain":
+        model.load_state_dict(_drawn(run, "plain").state_dict(), strict=False)
     settings = OptimSettings(lr=run.rate, weight_decay=run.config.weight_decay)
     return model, torch.optim.AdamW(parameter_groups(model, settings), lr=run.rate)
+
+
+def _drawn(run: RecallRun, variant: Variant) -> RecallModel:
+    torch.manual_seed(run.seed)
+    path = run.config.path(run.cell, variant)
+    return RecallModel(run.config.vocabulary, run.cell.d_model, run.config.n_layers, path, run.cell.length)
 
 
 def train_run(run: RecallRun, out: Path) -> dict[str, object]:
