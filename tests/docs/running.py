@@ -109,7 +109,8 @@ class PageRun:
         with inside(self.folder):
             result = CliRunner().invoke(app, words)
         if result.exit_code != 0:
-            raise AssertionError(f"{place}: surgicalmamba {' '.join(words)} ended with {result.exit_code}:\n{result.output}") from result.exception
+            said = f"{place}: surgicalmamba {' '.join(words)} ended with {result.exit_code}:\n{result.output}"
+            raise AssertionError(said) from result.exception
 
     def _shell(self, line: str, place: str) -> None:
         beside = Path(sys.executable).parent
