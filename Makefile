@@ -21,7 +21,7 @@ test: $(VENV)/installed-test
 
 docs: $(VENV)/installed-docs
 	$(BIN)/mkdocs build --strict --quiet
-	@echo open site/index.html
+	@echo 'open site/index.html in a browser; to search, serve it: python3 -m http.server -d site'
 
 # The model that ships in src/surgicalmamba/assets/demo; see docs/synthetic.md.
 demo-model: $(VENV)/installed

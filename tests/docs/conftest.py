@@ -1,11 +1,14 @@
 """What a reader has at hand: the files that the getting-started page makes, and small recordings, arrays and labels of their own."""
 
 import csv
+import os
 import shutil
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
+import surgicalmamba as sm
 from docs.blocks import ROOT, blocks
 from docs.running import PageRun
 from surgicalmamba.data.synthetic import PHASE_NAMES, operation
@@ -17,6 +20,7 @@ OWN_PHASES = ("Access", "Dissection", "Closure")
 def add_own_videos(folder):
     """op01 to op10: three seconds of video each, and segments as labels."""
     folder.mkdir()
+    (folder / "phases.yaml").write_text(f"phases: [{', '.join(OWN_PHASES)}]\n", encoding="utf-8")
     renderer = operation(0, 0, short=True, fps=1).renderer
     pictures = [np.ascontiguousarray(renderer.frame(i)[:180, :240]) for i in range(15)]
     for number in range(1, 11):
@@ -47,23 +51,28 @@ def add_labels_and_predictions(folder):
                 rows.writerows((i, PHASE_NAMES[phase]) for i, phase in enumerate(said))
 
 
-@pytest.fixture(scope="session")
-def after_getting_started(tmp_path_factory):
-    """The folder of somebody who has worked through docs/getting-started.md."""
-    folder = tmp_path_factory.mktemp("reader") / "work"
+def build(folder):
+    """Work through docs/getting-started.md, then put a reader's own files beside what it leaves."""
     folder.mkdir()
     shutil.copytree(ROOT / "configs", folder / "configs")
     with PageRun(folder) as run:
         for block in blocks(ROOT / "docs" / "getting-started.md"):
             run.block(block)
-    return folder
+    add_own_videos(folder / "my-videos")
+    add_own_arrays(folder / "my-arrays")
+    add_labels_and_predictions(folder)
+    width = sm.load(folder / "runs" / "tiny" / "best").feature_width
+    np.save(folder / "features.npy", np.zeros((20, width), np.float32))
 
 
 @pytest.fixture(scope="session")
-def world(after_getting_started):
-    """The same folder with a reader's own files beside it."""
-    add_own_videos(after_getting_started / "my-videos")
-    add_own_arrays(after_getting_started / "my-arrays")
-    add_labels_and_predictions(after_getting_started)
-    np.save(after_getting_started / "features.npy", np.zeros((20, 96), np.float32))
-    return after_getting_started
+def world(tmp_path_factory):
+    """The folder of somebody who has worked through docs/getting-started.md. Test processes that run side by side share one."""
+    base = tmp_path_factory.getbasetemp()
+    place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with FileLock(place / "reader.lock"):
+        if not (place / "reader").exists():
+            shutil.rmtree(place / "reader-draft", ignore_errors=True)
+            build(place / "reader-draft")
+            (place / "reader-draft").rename(place / "reader")
+    return place / "reader"

@@ -15,7 +15,9 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_table_of_calls_is_that_of_the_server():
-    routers = pytest.importorskip("surgicalmamba.serve.api", reason="the server's packages are not installed: pip install 'surgicalmamba[serve]'")
+    pytest.importorskip("fastapi", reason="the server's packages are not installed: pip install 'surgicalmamba[serve]'")
+    from surgicalmamba.serve import api as routers
+
     shown = set(re.findall(r"`(GET|POST|DELETE) (/[\w/{}.]+)`", TEXT))
     shown |= {("GET", "/v1/sessions/{session}/export.json")} if "`export.json`" in TEXT else set()
     served = {(method, route.path) for router in (routers.api, routers.public) for route in router.routes for method in route.methods}

@@ -22,9 +22,9 @@ def name_of(page):
     return str(page.relative_to(ROOT))
 
 
-def test_getting_started_leaves_a_dataset_a_trained_model_predictions_and_a_report(after_getting_started):
-    for made in ("synthetic/phases.yaml", "prepared/dataset.json", "runs/tiny/best/model.safetensors", "predictions/run.json"):
-        assert (after_getting_started / made).is_file(), made
+def test_getting_started_leaves_a_dataset_a_trained_model_predictions_and_a_report(world):
+    for made in ("synthetic/phases.yaml", "prepared/dataset.json", "runs/tiny/best/model.safetensors", "predictions/run.json", "report/index.html"):
+        assert (world / made).is_file(), made
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
