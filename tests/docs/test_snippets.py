@@ -23,7 +23,8 @@ def name_of(page):
 
 
 def test_getting_started_leaves_a_dataset_a_trained_model_predictions_and_a_report(world):
-    for made in ("synthetic/phases.yaml", "prepared/dataset.json", "runs/tiny/best/model.safetensors", "predictions/run.json", "report/index.html"):
+    files = ("synthetic/phases.yaml", "prepared/dataset.json", "runs/tiny/best/model.safetensors", "predictions/run.json", "report/index.html")
+    for made in files:
         assert (world / made).is_file(), made
 
 

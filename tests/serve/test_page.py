@@ -151,6 +151,10 @@ def test_a_prediction_file_is_replayed_in_the_browser(live, page, tmp_path):
     see(page, ".now .clock", "1:00")
     page.get_by_role("button", name="Play").click()
     playwright.expect(page.locator(".now .clock")).not_to_have_text("1:00", timeout=WAIT_MS)
+    bare = tmp_path / "bare.csv"
+    bare.write_text("time_s,phase\n0,0\n1,4\n2,2\n")
+    page.locator("input.file").set_input_files(bare)
+    playwright.expect(page.locator("table.phases tbody tr")).to_have_count(5, timeout=WAIT_MS)  # phases 0 to 4, without names
     bad = tmp_path / "bad.csv"
     bad.write_text("hello\n1\n")
     page.locator("input.file").set_input_files(bad)
