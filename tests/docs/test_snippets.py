@@ -23,8 +23,8 @@ def name_of(page):
 
 
 def test_getting_started_leaves_a_dataset_a_trained_model_predictions_and_a_report(world):
-    files = ("synthetic/phases.yaml", "prepared/dataset.json", "runs/tiny/best/model.safetensors", "predictions/run.json", "report/index.html")
-    for made in files:
+    made_by_each_step = ("synthetic/phases.yaml", "prepared/dataset.json", "runs/tiny/best/model.safetensors", "predictions/run.json")
+    for made in (*made_by_each_step, "report/index.html", "video01.jsonl"):
         assert (world / made).is_file(), made
 
 
