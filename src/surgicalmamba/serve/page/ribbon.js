@@ -190,7 +190,7 @@ export class Ribbon {
     }
   }
 
-  // One bar per pixel, as high as the strongest estimate that falls on it.
+  // One bar per pixel, as high as the strongest estimate that falls on it. The last one painted comes again: it is held up to the next.
   paintCurve(from) {
     const { curveTop, curveBottom } = this.band;
     const room = curveBottom - curveTop;
@@ -198,7 +198,7 @@ export class Ribbon {
     let column = -1;
     let most = 0;
     const flush = () => { if (column >= 0) this.pen.fillRect(column, curveBottom - most * room, 1, most * room); };
-    for (let i = from; i < this.n; i += 1) {
+    for (let i = Math.max(from - 1, 0); i < this.n; i += 1) {
       const at = Math.floor(this.x(this.time[i]));
       if (at !== column) {
         // Estimates further apart than a pixel: the curve is held until the next.
