@@ -55,6 +55,7 @@ def build(folder):
     """Work through docs/getting-started.md, then put a reader's own files beside what it leaves."""
     folder.mkdir()
     shutil.copytree(ROOT / "configs", folder / "configs")
+    (folder / "src").symlink_to(ROOT / "src")  # some commands name the demo model by its place in the repository
     with PageRun(folder) as run:
         for block in blocks(ROOT / "docs" / "getting-started.md"):
             run.block(block)

@@ -1,16 +1,17 @@
 """A page as a reader would work through it: every block in order, in a folder of its own.
 
-Commands of this package run in this process, to save a second of imports each. What would take minutes is made smaller by SHORTER; `bench`
-and `study` without --quick are measurements and are only parsed. `serve` begins a server that lives until the page ends."""
+Commands of this package run in this process, to save a second of imports each. What would take minutes is made smaller by SHORTER; `study`,
+and `bench` without --quick, have tests of their own and are only parsed. `serve` begins a server that lives until the page ends."""
 
 import doctest
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import yaml
@@ -20,6 +21,7 @@ from docs.blocks import Block
 from docs.parsing import check_command, words_of
 from surgicalmamba.bench.serving import free_port
 from surgicalmamba.cli.main import app
+from surgicalmamba.stream import engines
 
 PORT = "8571"
 """The port the documents name; another one is taken in its place, so that two pages can have a server at once."""
@@ -30,7 +32,17 @@ SHORTER = {
     ("train",): ["epochs=1", "data.n_lanes=1", "data.workers=1", "model.n_blocks=1"],
 }
 """Put behind the command; the last value of an option counts. Seed 3159 has three operations of little more than two minutes each."""
-MEASUREMENTS = ("bench", "study")
+
+
+@contextmanager
+def eager_is_fast_enough() -> Iterator[None]:
+    """`auto` measures, and on a busy machine goes on to export the model to ONNX, which takes a minute. Here it stays with eager."""
+    before = engines.FAST_ENOUGH_MS
+    engines.FAST_ENOUGH_MS = math.inf
+    try:
+        yield
+    finally:
+        engines.FAST_ENOUGH_MS = before
 
 
 @contextmanager
@@ -52,11 +64,14 @@ class PageRun:
         self.names: dict[str, object] = {"__name__": "__page__"}
         self.port = str(free_port())
         self._server: subprocess.Popen[str] | None = None
+        self._settings = ExitStack()
 
     def __enter__(self) -> "PageRun":
+        self._settings.enter_context(eager_is_fast_enough())
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._settings.close()
         self._stop_server()
 
     def block(self, block: Block) -> None:
@@ -97,7 +112,7 @@ class PageRun:
             self._own(words[1:], place)
 
     def _own(self, words: list[str], place: str) -> None:
-        if words[0] in MEASUREMENTS and "--quick" not in words:
+        if words[0] == "study" or (words[0] == "bench" and "--quick" not in words):
             return
         if words[0] == "serve" and "--new-token" not in words:
             self._start_server(words, place)
