@@ -22,9 +22,9 @@ def add_own_videos(folder):
     folder.mkdir()
     (folder / "phases.yaml").write_text(f"phases: [{', '.join(OWN_PHASES)}]\n", encoding="utf-8")
     renderer = operation(0, 0, short=True, fps=1).renderer
-    pictures = [np.ascontiguousarray(renderer.frame(i)[:180, :240]) for i in range(15)]
+    pictures = [np.ascontiguousarray(renderer.frame(i)[:180, :240]) for i in range(25)]
     for number in range(1, 11):
-        encode(folder / f"op{number:02d}.mp4", pictures, fps=5)
+        encode(folder / f"op{number:02d}.mp4", pictures[number : number + 15], fps=5)
         rows = ["start,end,phase", *(f"{i},{i + 1},{name}" for i, name in enumerate(OWN_PHASES))]
         (folder / f"op{number:02d}.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
