@@ -28,7 +28,12 @@ def find_command(words):
 
 def check_command(line):
     """A whole command: its verb, options and values are accepted, nothing that must be given is missing, settings exist."""
-    words = words_of(line)
+    for is_pipe, part in itertools.groupby(words_of(line), lambda word: word == "|"):
+        if not is_pipe:
+            _check_words(list(part), line)
+
+
+def _check_words(words, line):
     if words[:1] == ["torchrun"]:
         words = ["surgicalmamba", *words[words.index("surgicalmamba") + 1 :]]
     if words[0] == "pip":
