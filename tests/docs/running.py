@@ -146,7 +146,7 @@ class PageRun:
 
     def _start_server(self, words: list[str], place: str) -> None:
         self._stop_server()
-        command = [sys.executable, "-m", "surgicalmamba", *words, "--port", self.port, "--json"]
+        command = [sys.executable, "-m", "surgicalmamba", *words, "--host", "127.0.0.1", "--port", self.port, "--json"]
         self._server = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._server.stdout is not None
         line = self._server.stdout.readline()
