@@ -1,13 +1,14 @@
 # Two commands do all the set-up on a machine that has Python (3.10 to 3.13), pip and make:
 #   make demo    install into .venv and run the main job
 #   make test    install with the test tools, then lint, type-check and test
+#   make docs    install mkdocs and build the documentation into site/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INPUTS := pyproject.toml constraints.txt src/surgicalmamba/version.py
 
-.PHONY: demo test demo-model clean
+.PHONY: demo test docs demo-model clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -17,6 +18,10 @@ test: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+docs: $(VENV)/installed-docs
+	$(BIN)/mkdocs build --strict --quiet
+	@echo 'open site/index.html in a browser; to search, serve it: python3 -m http.server -d site'
 
 # The model that ships in src/surgicalmamba/assets/demo; see docs/synthetic.md.
 demo-model: $(VENV)/installed
@@ -35,6 +40,10 @@ $(VENV)/installed: $(VENV)/bin/python $(INPUTS)
 
 $(VENV)/installed-test: $(VENV)/bin/python $(INPUTS)
 	$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	touch $(VENV)/installed $@
+
+$(VENV)/installed-docs: $(VENV)/bin/python $(INPUTS)
+	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
 	touch $(VENV)/installed $@
 
 clean:

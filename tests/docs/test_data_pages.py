@@ -1,10 +1,8 @@
-"""docs/synthetic.md and docs/loading.md: their commands and snippets run, one after the other, in real processes."""
+"""docs/synthetic.md: its commands in real processes, and what they say."""
 
 import json
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +10,10 @@ import pytest
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.data.synthetic import operation
 
-DOCS = Path(__file__).parents[2] / "docs"
-
 
 def surgicalmamba(folder, *arguments):
     command = [sys.executable, "-m", "surgicalmamba", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def snippets(page, language):
-    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +34,6 @@ def test_a_rendered_operation_prepares_to_the_answers_it_was_made_with(folder):
     for number, name in enumerate(("video01", "video02", "video03")):
         expected = operation(0, number, short=True, fps=1).procedure.phase_per_frame()
         np.testing.assert_array_equal(dataset.videos[name].labels, expected)
-
-
-@pytest.mark.parametrize("page", ["synthetic.md", "loading.md"])
-def test_the_snippets_of_the_page_run(folder, page):
-    for snippet in snippets(page, "python"):
-        result = subprocess.run([sys.executable, "-c", snippet], cwd=folder, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-
-
-def test_the_options_the_page_names_exist():
-    commands = re.findall(r"surgicalmamba ((?:prepare|bench) [a-z]+)([^`\n#]*)", (DOCS / "synthetic.md").read_text(encoding="utf-8"))
-    assert len(commands) >= 4
-    for verb, rest in commands:
-        options = set(re.findall(r"--[a-z-]+", rest))
-        shown = surgicalmamba(DOCS, *verb.split(), "--help").stdout
-        assert options <= set(re.findall(r"--[a-z-]+", shown)), verb
 
 
 def test_misuse_exits_2_and_a_taken_folder_exits_1_with_one_line(folder):

@@ -117,6 +117,30 @@ def test_a_six_hour_ribbon_is_painted_whole_and_a_new_estimate_paints_a_few_pixe
     assert figures["repaints"] <= 1  # at most one change of scale; every other estimate paints its own pixels
 
 
+def test_a_curve_painted_estimate_by_estimate_is_the_one_painted_at_once(live, page):
+    page.goto(f"{live.url}/#replay")
+    page.wait_for_selector("main h1")
+    counts = page.evaluate("""async () => {
+        const { Ribbon } = await import('/ribbon.js');
+        const painted = (isStepwise) => {
+            const canvas = document.createElement('canvas');
+            canvas.className = 'ribbon';
+            document.querySelector('main').append(canvas);
+            const ribbon = new Ribbon(canvas);
+            for (let i = 0; i < 60; i += 1) {
+                ribbon.add(i, 0, 0.2 + 0.01 * i);
+                if (isStepwise) ribbon.paint();
+            }
+            ribbon.paint();
+            const { curveTop, curveBottom } = ribbon.band;
+            const pixels = canvas.getContext('2d').getImageData(0, curveTop, canvas.width, curveBottom - curveTop).data;
+            return pixels.reduce((sum, value) => sum + (value > 0), 0);
+        };
+        return [painted(true), painted(false)];
+    }""")
+    assert counts[0] == counts[1] > 10_000
+
+
 def test_the_page_finds_back_after_the_server_was_killed(live, page, pictures):
     remote = sm.Client(live.url).create("Theatre C")
     remote.push(pictures[0], 0.0)
@@ -151,6 +175,10 @@ def test_a_prediction_file_is_replayed_in_the_browser(live, page, tmp_path):
     see(page, ".now .clock", "1:00")
     page.get_by_role("button", name="Play").click()
     playwright.expect(page.locator(".now .clock")).not_to_have_text("1:00", timeout=WAIT_MS)
+    bare = tmp_path / "bare.csv"
+    bare.write_text("time_s,phase\n0,0\n1,4\n2,2\n")
+    page.locator("input.file").set_input_files(bare)
+    playwright.expect(page.locator("table.phases tbody tr")).to_have_count(5, timeout=WAIT_MS)  # phases 0 to 4, without names
     bad = tmp_path / "bad.csv"
     bad.write_text("hello\n1\n")
     page.locator("input.file").set_input_files(bad)

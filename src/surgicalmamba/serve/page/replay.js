@@ -38,7 +38,7 @@ export function parsePredictions(text) {
     estimates.push({ time_s: time, phase, probabilities, confidence: probabilities ? probabilities[phase] : null, intensity });
   }
   if (!estimates.length) throw new Error("The file has no estimates.");
-  const n = Math.max(shares.length, names.length, ...estimates.slice(0, 1).map((e) => e.phase + 1));
+  const n = estimates.reduce((most, estimate) => Math.max(most, estimate.phase + 1), Math.max(shares.length, names.length));
   return { estimates, phases: Array.from({ length: n }, (_, phase) => names[phase] ?? `Phase ${phase + 1}`) };
 }
 

@@ -118,7 +118,7 @@ export class Ribbon {
     this.n += 1;
     const last = this.runs[this.runs.length - 1];
     if (last) last[2] = time;
-    if (!last || last[0] !== phase) this.runs.push([phase, time, time]);
+    if (!last || last[0] !== phase) this.runs.push([phase, time, time, 0]);
     this.schedule();
   }
 
@@ -161,6 +161,7 @@ export class Ribbon {
       this.repaint = false;
       this.repaints += 1;
       this.painted = 0;
+      for (const run of this.runs) run[3] = 0;
       this.pen.clearRect(0, 0, this.width, this.height);
       this.axis();
     }
@@ -172,25 +173,27 @@ export class Ribbon {
     }
   }
 
-  // Runs that reach beyond the estimates already painted; pixels painted twice are painted the same.
+  // Runs that reach beyond the estimates already painted; pixels painted twice are painted the same. A run is [phase, from, to, width
+  // at which its number was last put in the middle]; when it has grown by a fifth, the number moves.
   paintBand(from) {
     const { height } = this.band;
     const since = from ? this.time[from - 1] : -Infinity;
     for (let i = this.runs.length - 1; i >= 0 && this.runs[i][2] >= since; i -= 1) {
-      const [phase, start, stop] = this.runs[i];
+      const [phase, start, stop, labelled] = this.runs[i];
       const left = this.x(start);
       const begin = Math.max(left, this.x(Math.max(start, since)) - 1);
       this.pen.fillStyle = this.pen.createPattern(tileOf(phase), "repeat");
       this.pen.fillRect(begin, 0, Math.max(this.x(stop) - begin, 1), height);
       const wide = this.x(stop) - left;
-      if (wide > 26 && begin <= left + wide / 2 + 12) {
+      if (wide > 26 && wide >= 1.2 * labelled) {
+        this.runs[i][3] = wide;
         this.pen.fillRect(left, 0, wide, height);
         label(this.pen, phase, left + wide / 2, height / 2, 18);
       }
     }
   }
 
-  // One bar per pixel, as high as the strongest estimate that falls on it.
+  // One bar per pixel, as high as the strongest estimate that falls on it. The last one painted comes again: it is held up to the next.
   paintCurve(from) {
     const { curveTop, curveBottom } = this.band;
     const room = curveBottom - curveTop;
@@ -198,7 +201,7 @@ export class Ribbon {
     let column = -1;
     let most = 0;
     const flush = () => { if (column >= 0) this.pen.fillRect(column, curveBottom - most * room, 1, most * room); };
-    for (let i = from; i < this.n; i += 1) {
+    for (let i = Math.max(from - 1, 0); i < this.n; i += 1) {
       const at = Math.floor(this.x(this.time[i]));
       if (at !== column) {
         // Estimates further apart than a pixel: the curve is held until the next.
