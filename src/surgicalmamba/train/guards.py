@@ -9,7 +9,7 @@ from torch import Tensor
 from surgicalmamba.core.state import ModelState
 from surgicalmamba.data.clips import ClipBatch
 from surgicalmamba.errors import NonFiniteError
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, part_of_name
 from surgicalmamba.train.objective import TERMS, ClipLoss, Objective
 
 
@@ -60,7 +60,7 @@ def _broken_term(objective: Objective, clip: Clip, lane: int) -> str | None:
 
 def gradient_error(broken: str, window: Sequence[Clip], update: int) -> NonFiniteError:
     """For a gradient that is not finite: the weight, with its block in its name, and every clip that had a part in it."""
-    part = f"block {broken.split('.')[1]}" if broken.startswith("blocks.") else f"the {broken.split('.')[0]}"
+    part = part_of_name(broken)
     places = "; ".join(_spans(clip.batch, None) for clip in window)
     return NonFiniteError(f"the gradient of {broken!r} in {part} is not finite. It comes from {places}; update {update}.")
 
