@@ -5,7 +5,7 @@ dataclass derived from `LaneState`, and writes two methods: `initial_state` and 
 and the server then work with it; `surgicalmamba check --model` tells whether it keeps the contract."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -71,6 +71,14 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
 
         labels (b, l) with -1 where a frame is unlabelled or padding; target (b, l) is the transition target. None for nothing."""
         return None
+
+    @torch.no_grad()
+    def measure(self, features: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
+        """Before training: what is measured on the training videos and not learned. Per video features (t, d) and labels (t).
+
+        On pictures there are no features to measure, and `features` is empty."""
+        if self.standardise is not None:
+            self.standardise.fit(torch.cat(list(features)))
 
     def remember(self, features: Tensor, state: StateT) -> StateT:
         """The memory after these frames; for a network that can keep frames in mind without the cost of its answers."""

@@ -31,6 +31,13 @@ class Entry:
 
 BUILT_IN: dict[str, Entry] = {
     DEFAULT: Entry("surgicalmamba.model.surgical_mamba:SurgicalMamba"),
+    "lstm": Entry("surgicalmamba.peers.lstm:CarriedLSTM"),
+    "sv-rcnet": Entry("surgicalmamba.peers.sv_rcnet:SVRCNet"),
+    "tecno": Entry("surgicalmamba.peers.tecno:TeCNO"),
+    "tecno-9-64": Entry("surgicalmamba.peers.tecno:TeCNO", {"n_layers": 9, "n_maps": 64}),
+    "mamba2": Entry("surgicalmamba.peers.mamba2:VanillaMamba2"),
+    "mamba2-upstream": Entry("surgicalmamba.peers.mamba2:VanillaMamba2", {"form": "upstream", "d_state": 128}),
+    "hmm": Entry("surgicalmamba.peers.hmm:FrameHMM"),
 }
 """Every recognizer of the package. Two names of one network differ in their settings; a checkpoint says the network's own name."""
 
