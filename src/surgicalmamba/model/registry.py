@@ -37,6 +37,15 @@ BUILT_IN: dict[str, Entry] = {
     "tecno-9-64": Entry("surgicalmamba.peers.tecno:TeCNO", {"n_layers": 9, "n_maps": 64}),
     "mamba2": Entry("surgicalmamba.peers.mamba2:VanillaMamba2"),
     "mamba2-upstream": Entry("surgicalmamba.peers.mamba2:VanillaMamba2", {"form": "upstream", "d_state": 128}),
+    "tmrnet": Entry("surgicalmamba.peers.tmrnet:TMRNet"),
+    "opera": Entry("surgicalmamba.peers.opera:OperA"),
+    "lovit": Entry("surgicalmamba.peers.lovit:LoViT"),
+    "skit": Entry("surgicalmamba.peers.skit:SKiT"),
+    "surgformer": Entry("surgicalmamba.peers.surgformer:Surgformer"),
+    "dacat": Entry("surgicalmamba.peers.dacat:DACAT"),
+    "sr-mamba": Entry("surgicalmamba.peers.sr_mamba:SRMamba"),
+    "sr-mamba-forward": Entry("surgicalmamba.peers.sr_mamba:SRMambaForward"),
+    "mttr-net": Entry("surgicalmamba.peers.mttr_net:MTTRNet"),
     "hmm": Entry("surgicalmamba.peers.hmm:FrameHMM"),
 }
 """Every recognizer of the package. Two names of one network differ in their settings; a checkpoint says the network's own name."""
