@@ -76,8 +76,10 @@ class OperA(Recognizer[OperAState]):
 
     def _auxiliary(self, features: Tensor, x: Tensor, state: OperAState, visible: Tensor) -> dict[str, Tensor]:
         """What the regularisation needs: the first layer's attention among the frames of this call, and what features alone say."""
-        first = self.layers[0].attention.weights(x, x, state.cache[:, :, 0], visible)
-        return {"attention": first[:, :, state.length :], "frame_logits": self.frame_classifier(features)}
+        first = self.layers[0]
+        assert isinstance(first, TransformerLayer)
+        weights = first.attention.weights(x, x, state.cache[:, :, 0], visible)
+        return {"attention": weights[:, :, state.length :], "frame_logits": self.frame_classifier(features)}
 
     def training_loss(self, output: Output[OperAState], labels: Tensor, target: Tensor) -> Tensor | None:
         """The cross-entropy of the frame classifier, mean, plus attention regularisation: the same cross-entropy weighed by the

@@ -75,7 +75,8 @@ class ScanStack(nn.Module):
 
     def initial_state(self, like: Tensor) -> tuple[PathState, ...]:
         """like (b, ...): the lanes, and where and in which precision memory lives."""
-        return tuple(block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in self.blocks)
+        blocks = (block for block in self.blocks if isinstance(block, ScanBlock))
+        return tuple(block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in blocks)
 
     def forward(self, features: Tensor, state: tuple[PathState, ...]) -> tuple[Tensor, tuple[PathState, ...]]:
         """features (b, l, d_feature) -> logits (b, l, k) and the forward scans' states."""

@@ -65,8 +65,9 @@ class Surgformer(Recognizer[SurgformerState]):
         self.embed = nn.Linear(config.feature_width, width)
         self.class_token = nn.Parameter(0.02 * torch.randn(width))
         self.place_codes = nn.Parameter(torch.zeros(config.n_frames, width))
-        self.blocks = nn.ModuleList(HierarchicalBlock(width, config.n_heads, config.mlp_ratio) for _ in range(config.n_blocks))
-        for block in self.blocks[1:]:  # as released: temporal attention enters the later blocks only as it is learned
+        blocks = [HierarchicalBlock(width, config.n_heads, config.mlp_ratio) for _ in range(config.n_blocks)]
+        self.blocks = nn.ModuleList(blocks)
+        for block in blocks[1:]:  # as released: temporal attention enters the later blocks only as it is learned
             nn.init.zeros_(block.temporal_out.weight)
             nn.init.zeros_(block.temporal_out.bias)
         self.norm = nn.LayerNorm(width, eps=1e-6)
@@ -130,6 +131,7 @@ class HierarchicalBlock(nn.Module):
         n_frames = tokens.shape[1]
         answer = tokens[:, :0]
         for scale, length in zip(self.scales, (n_frames // 4, n_frames // 2, n_frames), strict=True):
+            assert isinstance(scale, SelfAttention)
             mixed = scale.mix(tokens[:, n_frames - length :])
             early, late = mixed.split([length - answer.shape[1], answer.shape[1]], dim=1)
             answer = scale.project(torch.cat([early, 0.5 * late + 0.5 * answer], dim=1))

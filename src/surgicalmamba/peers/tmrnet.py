@@ -100,24 +100,25 @@ class TemporalVariation(nn.Module):
 
     def forward(self, line: Tensor, length: int) -> Tensor:
         """line (b, bank_len + l - 1, d), oldest first -> the banks of l frames (b, l, n, d), newest first."""
-        taps = [self._taps(line, convolution) for convolution in self.convolutions]
+        taps = [[line @ tap.T for tap in convolution.weight.unbind(-1)] for convolution in self._convolutions()]  # (b, t, d) per tap
         places = [(min(i, self.reach), min(self.bank_len - 1 - i, self.reach)) for i in range(self.bank_len)]
         values = {place: self._value(line, taps, *place) for place in set(places)}
         last = self.bank_len - 1
         return torch.stack([values[place][:, last - i : last - i + length] for i, place in enumerate(places)], dim=2)
 
-    def _taps(self, line: Tensor, convolution: nn.Module) -> list[Tensor]:
-        """What each tap of a convolution takes from every frame: a list over taps of (b, t, d)."""
-        return [line @ tap.T for tap in convolution.weight.unbind(-1)]
+    def _convolutions(self) -> list[nn.Conv1d]:
+        return [convolution for convolution in self.convolutions if isinstance(convolution, nn.Conv1d)]
 
     def _value(self, line: Tensor, taps: list[list[Tensor]], n_newer: int, n_older: int) -> Tensor:
         """The layer's value at every frame (b, t, d) if its bank had so many newer and older entries, up to the reach of a kernel."""
         newer = shifted(line, -1) if n_newer else torch.zeros_like(line)
         value = torch.maximum(line, newer)
-        for convolution, products in zip(self.convolutions, taps, strict=True):
+        for convolution, products in zip(self._convolutions(), taps, strict=True):
             middle = len(products) // 2
-            inside = [(tap - middle, product) for tap, product in enumerate(products) if -n_newer <= tap - middle <= n_older]
-            total = convolution.bias + sum(shifted(product, by) for by, product in inside)
+            assert convolution.bias is not None
+            total = convolution.bias + products[middle]
+            for by in range(-min(middle, n_newer), min(middle, n_older) + 1):
+                total = total + shifted(products[middle + by], by) if by else total
             value = torch.maximum(value, total)
         return value
 
