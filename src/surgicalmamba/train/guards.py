@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import LaneState
 from surgicalmamba.data.clips import ClipBatch
 from surgicalmamba.errors import NonFiniteError
-from surgicalmamba.model.recognizer import Output, Recognizer, part_of_name
+from surgicalmamba.model.recognizer import AnyRecognizer, Output, part_of_name
 from surgicalmamba.train.objective import TERMS, ClipLoss, Objective
 
 
@@ -19,14 +20,14 @@ class Clip:
 
     batch: ClipBatch
     features: Tensor  # (b, l, d_feature)
-    before: ModelState
-    output: Output[ModelState]
+    before: LaneState
+    output: Output[Any]
     labels: Tensor  # (b, l)
     target: Tensor  # (b, l)
     loss: ClipLoss
 
 
-def explain(model: Recognizer[ModelState], objective: Objective, window: Sequence[Clip], update: int) -> NonFiniteError:
+def explain(model: AnyRecognizer, objective: Objective, window: Sequence[Clip], update: int) -> NonFiniteError:
     """Why the loss of a window is not finite. `model` must be whole; the clips are run again in order."""
     for clip in window:
         try:
