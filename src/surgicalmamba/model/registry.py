@@ -38,6 +38,7 @@ BUILT_IN: dict[str, Entry] = {
     "mamba2": Entry("surgicalmamba.peers.mamba2:VanillaMamba2"),
     "mamba2-upstream": Entry("surgicalmamba.peers.mamba2:VanillaMamba2", {"form": "upstream", "d_state": 128}),
     "tmrnet": Entry("surgicalmamba.peers.tmrnet:TMRNet"),
+    "trans-svnet": Entry("surgicalmamba.peers.trans_svnet:TransSVNet"),
     "opera": Entry("surgicalmamba.peers.opera:OperA"),
     "lovit": Entry("surgicalmamba.peers.lovit:LoViT"),
     "skit": Entry("surgicalmamba.peers.skit:SKiT"),

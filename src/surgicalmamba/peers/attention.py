@@ -5,7 +5,23 @@ once, when it comes; that is what makes one pass over a clip and a step per fram
 
 import torch
 import torch.nn.functional as F
+from pydantic import model_validator
 from torch import Tensor, nn
+
+from surgicalmamba.config import Positive, RecognizerConfig
+
+
+class AttentionConfig(RecognizerConfig):
+    """Settings of a recognizer with attention heads; whoever derives gives the defaults."""
+
+    d_model: Positive
+    n_heads: Positive
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> "AttentionConfig":
+        if self.d_model % self.n_heads:
+            raise ValueError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}; heads share the width evenly.")
+        return self
 
 
 class CachedAttention(nn.Module):

@@ -18,16 +18,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import TransformerLayer
+from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer
 from surgicalmamba.peers.caches import append, visible_in_cache
 from surgicalmamba.peers.local_transformer import LocalState, LocalTransformer
 
 
-class LoViTConfig(RecognizerConfig):
+class LoViTConfig(AttentionConfig):
     """Settings of the LoViT-style network."""
 
     d_model: Positive = Field(512, description="Width of the tokens. Port: 512.")

@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import TransformerLayer
+from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer
 from surgicalmamba.peers.caches import append, visible_in_cache
 
 
-class OperAConfig(RecognizerConfig):
+class OperAConfig(AttentionConfig):
     """Settings of OperA."""
 
     d_model: Positive = Field(64, description="Width of the tokens. Port: 64.")

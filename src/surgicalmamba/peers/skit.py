@@ -14,14 +14,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.peers.attention import AttentionConfig
 from surgicalmamba.peers.local_transformer import LocalState, LocalTransformer
 
 
-class SKiTConfig(RecognizerConfig):
+class SKiTConfig(AttentionConfig):
     """Settings of the SKiT-style network."""
 
     d_model: Positive = Field(512, description="Width of the tokens. Port: 512.")

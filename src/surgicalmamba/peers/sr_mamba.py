@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import PathConfig, Positive, RecognizerConfig
@@ -35,6 +35,14 @@ class SRMambaConfig(RecognizerConfig):
     n_blocks: Positive = Field(4, description="Blocks. Not published; that of the vanilla control.")
     path: PathConfig = Field(PathConfig(rotation=None), description="Every scan, in either direction.")
     ffn_ratio: Positive = Field(4, description="Feed-forward width over model width.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "SRMambaConfig":
+        if self.path.rotation is not None or self.path.intensity is not None:
+            raise ValueError("path.rotation and path.intensity must be null: they are SurgicalMamba's, and these scans are plain.")
+        if self.path.expand * self.d_model % self.path.d_head:
+            raise ValueError(f"path.d_head={self.path.d_head} does not divide the inner width {self.path.expand * self.d_model}.")
+        return self
 
 
 class ScanBlock(nn.Module):

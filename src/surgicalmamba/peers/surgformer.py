@@ -19,14 +19,15 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.dual_path import FeedForward
 from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.peers.attention import AttentionConfig
 from surgicalmamba.peers.windows import join
 
 
-class SurgformerConfig(RecognizerConfig):
+class SurgformerConfig(AttentionConfig):
     """Settings of Surgformer at feature level."""
 
     clip_len: Positive = Field(64, description="Frames per call in training; each of them is a window of its own.")

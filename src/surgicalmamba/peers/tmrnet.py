@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
@@ -32,9 +32,16 @@ class TMRNetConfig(RecognizerConfig):
     clip_frames: Positive = Field(10, description="Frames the LSTM runs over for every answer. Release: 10.")
     bank_len: Positive = Field(30, description="Past outputs in the memory bank. Release: 30.")
     d_hidden: Positive = Field(512, description="Units of the LSTM, and width of all that follows. Release: 512.")
-    kernels: tuple[Positive, ...] = Field((3, 5, 7), description="Convolutions of the temporal variation layer, odd. Release: 3, 5, 7.")
+    kernels: tuple[Positive, ...] = Field((3, 5, 7), min_length=1, description="Taps of each convolution over the bank. Release: 3, 5, 7.")
     attention_dropout: float = Field(0.2, ge=0, lt=1, description="After the non-local operator. Release: 0.2.")
     dropout: float = Field(0.5, ge=0, lt=1, description="Before the last layer. Release: 0.5.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "TMRNetConfig":
+        even = [kernel for kernel in self.kernels if kernel % 2 == 0]
+        if even:
+            raise ValueError(f"kernels={self.kernels}: {even[0]} is even, so it has no middle; use odd kernels, such as {even[0] + 1}.")
+        return self
 
 
 @dataclass(frozen=True)
@@ -115,11 +122,10 @@ class TemporalVariation(nn.Module):
         value = torch.maximum(line, newer)
         for convolution, products in zip(self._convolutions(), taps, strict=True):
             middle = len(products) // 2
+            inside = range(-min(middle, n_newer), min(middle, n_older) + 1)
+            total = torch.stack([shifted(products[middle + by], by) for by in inside]).sum(0)
             assert convolution.bias is not None
-            total = convolution.bias + products[middle]
-            for by in range(-min(middle, n_newer), min(middle, n_older) + 1):
-                total = total + shifted(products[middle + by], by) if by else total
-            value = torch.maximum(value, total)
+            value = torch.maximum(value, total + convolution.bias)
         return value
 
 
