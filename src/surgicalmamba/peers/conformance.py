@@ -18,6 +18,8 @@ SIZES = (10, 1_000, 10_000)
 """Frames after which the memory is measured."""
 CALL = 500
 """Frames per call while a memory is filled."""
+FEATURE_WIDTH, N_PHASES = 16, 7
+"""Of a network that is built for the checks."""
 LARGEST_CUT = 17
 PUSHES = 30
 
@@ -48,6 +50,15 @@ def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] 
             yield _run("memory is of the declared class", lambda: memory_class(model, sizes))
     finally:
         model.train(was_training)
+
+
+def stir(model: AnyRecognizer) -> AnyRecognizer:
+    """The same network with every weight moved a little: parts that begin at zero would hide what they do."""
+    draw = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw).to(parameter))
+    return model
 
 
 def _run(name: str, check: Callable[[], str]) -> Finding:
