@@ -14,9 +14,7 @@ def peers(
     config: Annotated[Path, typer.Option(help="The recipe of every network: a file of configs/.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
-    peers: Annotated[
-        str | None, typer.Option(help="Only these, comma-separated, such as surgicalmamba,tecno; all without it.")
-    ] = None,
+    peers: Annotated[str | None, typer.Option(help="Only these, comma-separated, such as surgicalmamba,tecno; all without it.")] = None,
     splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
     learning_rates: Annotated[
         str | None, typer.Option(help="Rates tried for every network; each gets its best on validation videos. 'none': the recipe's.")

@@ -37,9 +37,7 @@ def write_peers(study: Peers, out: Path, about: Mapping[str, Json], page: Path |
     figure = draw_costs(study)
     save_figure(figure, out, "peers")
     if page is not None:
-        picture = figure_on_page(
-            figure, page, slug(title), "Milliseconds per frame and memory against the length of the operation"
-        )
+        picture = figure_on_page(figure, page, slug(title), "Milliseconds per frame and memory against the length of the operation")
         refresh_page(page, slug(title), section(study, about, title) + f"\n{picture}\n")
     return file
 
@@ -60,10 +58,7 @@ def section(study: Peers, about: Mapping[str, Json], title: str) -> str:
     if study.published:
         parts.append(cost_table(f"Live cost at published sizes, features of width {PUBLISHED_WIDTH}", study.published, study.memory))
     if rates:
-        tried = "; ".join(
-            f"{row} " + ", ".join(f"{rate:g}: {score:.2f}" for rate, score in by_rate.items())
-            for row, by_rate in scores.rate_scores.items()
-        )
+        tried = "; ".join(f"{row} {_tried(by_rate)}" for row, by_rate in scores.rate_scores.items())
         parts.append(f"Learning rates were chosen by the strict Jaccard on the validation videos of `{scores.rate_split}`: {tried}.\n")
     return "\n".join(parts)
 
