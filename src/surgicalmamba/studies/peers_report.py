@@ -103,7 +103,7 @@ def _lines(axes: Axes, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[
             STYLES[memory[name]],
             marker=MARKS[number % len(MARKS)],
             markersize=5,
-            color="black" if own else colour(number),
+            color="black" if own else colour(number % 6),  # the palette without its yellow, too pale for a line
             linewidth=2.5 if own else 1.2,
             label=f"{name} {memory[name]}",
         )
