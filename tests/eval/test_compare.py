@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from surgicalmamba.errors import InputError
-from surgicalmamba.eval.compare import bootstrap_interval, compare, wilcoxon
+from surgicalmamba.eval.compare import bootstrap_interval, compare, compare_spread, wilcoxon
 
 
 def test_wilcoxon_by_hand_for_three_wins():
@@ -71,3 +71,28 @@ def test_nothing_in_common_is_undefined_and_unequal_lengths_are_refused():
     assert compare(np.array([np.nan]), np.array([1.0])).videos == 0
     with pytest.raises(InputError, match="equal length"):
         compare(np.zeros(3), np.zeros(4))
+
+
+def test_spreads_by_hand_are_a_runs_deviation_over_videos_averaged_over_runs():
+    first = np.array([[90.0, 92.0, 94.0], [90.0, 90.0, 90.0]])  # deviations 2 and 0
+    second = np.array([[80.0, 90.0, 100.0]])  # deviation 10
+    result = compare_spread(first, second)
+    assert (result.first, result.second, result.difference) == pytest.approx((1.0, 10.0, 9.0))
+    assert result.low <= result.difference <= result.high
+
+
+def test_equal_systems_have_no_difference_in_spread_and_unequal_videos_are_refused():
+    values = np.random.default_rng(0).normal(90, 3, (2, 12))
+    result = compare_spread(values, values)
+    assert (result.difference, result.low, result.high) == (0.0, 0.0, 0.0)
+    with pytest.raises(InputError, match="runs x videos"):
+        compare_spread(values, values[:, :5])
+
+
+def test_a_clear_difference_in_spread_is_shown_and_noise_is_not():
+    rng = np.random.default_rng(3)
+    calm, wild = rng.normal(92, 2, (3, 40)), rng.normal(92, 6, (3, 40))
+    assert compare_spread(calm, wild).low > 0
+    other = rng.normal(92, 2, (3, 40))
+    result = compare_spread(calm, other)
+    assert result.low < 0 < result.high

@@ -1,12 +1,14 @@
 """`surgicalmamba study`: runs over seeds and variants, to tables that say how they came about."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from surgicalmamba.studies.runner import Job
+from surgicalmamba.cli.study_ablation import ablation
+from surgicalmamba.cli.study_mqar import mqar
+from surgicalmamba.cli.study_run import command_line, run_with_bar
+from surgicalmamba.cli.study_sensitivity import sensitivity
 
 study = typer.Typer(no_args_is_help=True, help="Train and score over seeds, splits and variants; interrupted, the same call goes on.")
 
@@ -34,10 +36,6 @@ def benchmark(
 
     Example: surgicalmamba study benchmark --config configs/cholec80-tools.yaml --data prepared/cholec80-tools --out study/tools
     """
-    import os
-    import shlex
-    import sys
-
     from surgicalmamba.config import load_config
     from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.benchmark import benchmark_jobs
@@ -48,23 +46,15 @@ def benchmark(
     recipe = load_config(TrainConfig, config, given)
     dataset = PreparedDataset.open(data)
     jobs = benchmark_jobs(recipe, dataset, seeds, [name.strip() for name in variants.split(",")], splits)
-    _run(jobs, out, workers or os.cpu_count() or 1)
+    run_with_bar(jobs, out, workers)
     rows = gather(jobs, out, dataset)
-    about = circumstances("surgicalmamba " + shlex.join(sys.argv[1:]))
+    about = circumstances(command_line())
     file = write_results(out, "benchmark", dataset, rows, about)
     if docs is not None:
         refresh_page(docs, f"benchmark {dataset.name}", markdown(f"{dataset.name}", rows, about))
     typer.echo(file.read_text(encoding="utf-8") if json else f"{summary_text(rows)}\nevery protocol: {file}")
 
 
-def _run(jobs: "list[Job]", out: Path, workers: int) -> None:
-    """All jobs with a bar over them on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from surgicalmamba.studies.runner import run_jobs
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("runs", total=len(jobs), completed=sum(job.is_done(out) for job in jobs))
-        run_jobs(jobs, out, workers, lambda _job, done, _n: progress.update(bar, completed=done))
+study.command()(ablation)
+study.command()(mqar)
+study.command()(sensitivity)

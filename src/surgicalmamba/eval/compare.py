@@ -62,6 +62,36 @@ def bootstrap_interval(values: FloatArray, confidence: float = 0.95, resamples: 
     return float(low), float(high)
 
 
+@dataclass(frozen=True)
+class SpreadComparison:
+    """Deviation over videos of two systems, and the second's minus the first's with its interval."""
+
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        return dict(vars(self))
+
+
+def compare_spread(
+    first: FloatArray, second: FloatArray, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> SpreadComparison:
+    """Is one system less even over videos than the other? Values (runs, videos), the same videos in both. The spread is a run's sample
+    deviation over videos, averaged over runs; for the interval, videos are drawn anew in pairs with replacement."""
+    if first.ndim != 2 or second.ndim != 2 or first.shape[1] != second.shape[1] or first.shape[1] < 2:
+        raise InputError(f"spreads need runs x videos of the same two or more videos, not shapes {first.shape} and {second.shape}.")
+    drawn = np.random.default_rng(seed).integers(0, first.shape[1], size=(resamples, first.shape[1]))
+    differences = sum(run[drawn].std(axis=1, ddof=1) for run in second) / len(second)
+    differences = differences - sum(run[drawn].std(axis=1, ddof=1) for run in first) / len(first)
+    tail = 50.0 * (1.0 - confidence)
+    low, high = np.percentile(differences, [tail, 100.0 - tail])
+    spreads = [float(values.std(axis=1, ddof=1).mean()) for values in (first, second)]
+    return SpreadComparison(*spreads, spreads[1] - spreads[0], float(low), float(high))
+
+
 def wilcoxon(differences: FloatArray) -> float:
     """Two-sided p-value of the signed-rank test. Zero differences are dropped. Exact up to 50 differences without ties; otherwise the
     normal approximation with the correction for ties and none for continuity. 1 when nothing differs."""

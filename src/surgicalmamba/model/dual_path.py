@@ -29,9 +29,11 @@ class DualPathBlock(nn.Module):
     """x + Linear(RMSNorm((y_slow + y_fast) SiLU(gate))), then x + FFN(x), each behind a LayerNorm (appendix Implementation, fusion).
 
     The fast input projection emits the gate; in a single-path block the one path does. With two paths each has a learned
-    scale per channel, which the release has and which starts at one."""
+    scale per channel, which the release has and which starts at one. Without `ffn_ratio` the feed-forward layer is left out."""
 
-    def __init__(self, d_model: int, slow: PathConfig, fast: PathConfig | None, ffn_ratio: int, clip_len: int, slow_carries: bool) -> None:
+    def __init__(
+        self, d_model: int, slow: PathConfig, fast: PathConfig | None, ffn_ratio: int | None, clip_len: int, slow_carries: bool
+    ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
         self.slow = SSMPath(d_model, slow, None if slow_carries else clip_len, conditioned=False, emits_gate=fast is None)
@@ -41,8 +43,8 @@ class DualPathBlock(nn.Module):
         self.fast_scale = None if fast is None else nn.Parameter(torch.ones(d_inner))
         self.out_norm = nn.RMSNorm(d_inner, eps=1e-5)
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
-        self.ffn_norm = nn.LayerNorm(d_model)
-        self.ffn = FeedForward(d_model, ffn_ratio)
+        self.ffn_norm = None if ffn_ratio is None else nn.LayerNorm(d_model)
+        self.ffn = None if ffn_ratio is None else FeedForward(d_model, ffn_ratio)
 
     def forward(self, x: Tensor, state: BlockState, frame_index: Sequence[int]) -> tuple[Tensor, Tensor | None, BlockState]:
         """x (b, l, d_model) -> the same shape, the slow path's intensity logit (b, l) or None, and the new state."""
@@ -53,5 +55,6 @@ class DualPathBlock(nn.Module):
             fast = self.fast(u, state.fast, frame_index, condition=slow.y)
             y, gate, fast_state = self.slow_scale * slow.y + self.fast_scale * fast.y, fast.gate, fast.state
         x = x + self.out_proj(self.out_norm(y * F.silu(gate)).to(x.dtype))
-        x = x + self.ffn(self.ffn_norm(x))
+        if self.ffn is not None:
+            x = x + self.ffn(self.ffn_norm(x))
         return x, slow.intensity_logit, BlockState(slow.state, fast_state)

@@ -1,26 +1,43 @@
-"""One recipe on one dataset: several seeds, several splits, as many variants as asked for. Every number under every protocol."""
+"""Jobs of a study: systems, each with several seeds, over several splits. `study benchmark` takes a recipe and variants of it."""
 
-from collections.abc import Sequence
-from fnmatch import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from surgicalmamba.data.store import PreparedDataset
-from surgicalmamba.errors import ConfigError
+from surgicalmamba.studies.division import chosen_splits
 from surgicalmamba.studies.runner import Job
 from surgicalmamba.train.config import TrainConfig
 
+RunJobs = Callable[[list[Job], str], None]
+"""Runs jobs to their end; the text says what they are."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of a study before it is run: its name and how it is trained, seed and split apart."""
+
+    name: str
+    config: TrainConfig
+
 
 def benchmark_jobs(config: TrainConfig, dataset: PreparedDataset, seeds: int, variants: Sequence[str], splits: str | None) -> list[Job]:
-    """A job for each variant, seed and split. Scored are a split's validation videos, by which the epoch was chosen; where a split has
+    """A job for each variant, seed and split."""
+    systems = [System(variant, config.with_(variant=variant)) for variant in variants]
+    chosen = chosen_splits(dataset, splits)
+    return system_jobs(systems, dataset, range(seeds), chosen, name_splits=len(chosen) > 1)
+
+
+def system_jobs(
+    systems: Sequence[System], dataset: PreparedDataset, seeds: Sequence[int], splits: Sequence[str], name_splits: bool
+) -> list[Job]:
+    """A job for each system, seed and split. Scored are a split's validation videos, by which the epoch was chosen; where a split has
     none, the last epoch is the model and the test videos are scored."""
-    chosen = [name for name in dataset.splits if fnmatch(name, splits)] if splits else list(dataset.splits)[:1]
-    if not chosen:
-        raise ConfigError(f"no split of {dataset.folder} matches {splits!r}; it has {', '.join(dataset.splits)}.")
     jobs = []
-    for variant in variants:
-        for seed in range(seeds):
-            for split in chosen:
+    for system in systems:
+        for seed in seeds:
+            for split in splits:
                 role = "val" if dataset.splits[split].get("val") else "test"
-                data = config.data.with_(path=str(dataset.folder), split=split)
-                name = "-".join([variant, f"seed{seed}", *([split] if len(chosen) > 1 else [])])
-                jobs.append(Job(name, variant, config.with_(data=data, seed=seed, variant=variant), role))
+                data = system.config.data.with_(path=str(dataset.folder), split=split)
+                name = "-".join([system.name, f"seed{seed}", *([split] if name_splits else [])])
+                jobs.append(Job(name, system.name, system.config.with_(data=data, seed=seed), role))
     return jobs

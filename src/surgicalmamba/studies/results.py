@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ import numpy as np
 
 from surgicalmamba.data.store import PreparedDataset, write_atomic
 from surgicalmamba.data.vocabulary import PhaseVocabulary
-from surgicalmamba.eval.compare import Comparison, compare
+from surgicalmamba.eval.compare import Comparison, SpreadComparison, compare, compare_spread
 from surgicalmamba.eval.folders import Matching, load
-from surgicalmamba.eval.pairs import VideoPair
+from surgicalmamba.eval.pairs import FloatArray, VideoPair
 from surgicalmamba.eval.protocols import USUAL_RULES, score_runs
 from surgicalmamba.eval.relaxed import rules_for
 from surgicalmamba.eval.score import Json, Report, describe, to_json
@@ -44,9 +45,16 @@ class Row:
     seeds: tuple[int, ...]
     folds: tuple[str, ...]
     accuracy_by_fold: dict[str, float]
+    accuracy_by_run: FloatArray
+    """Strict accuracy (seeds, videos)."""
     parameters: int
     seconds: tuple[float, ...]
     """Training time of each job."""
+
+    @property
+    def spread(self) -> float:
+        """Deviation over videos of the strict accuracy of one run, averaged over seeds; undefined for one video."""
+        return float(self.accuracy_by_run.std(axis=1, ddof=1).mean()) if self.accuracy_by_run.shape[1] > 1 else math.nan
 
     def as_dict(self) -> dict[str, Json]:
         plain = to_json(
@@ -56,6 +64,8 @@ class Row:
                 "parameters": self.parameters,
                 "training_seconds": list(self.seconds),
                 "strict_accuracy_by_fold": self.accuracy_by_fold,
+                "strict_accuracy_by_seed": [float(value) for value in self.accuracy_by_run.mean(axis=1)],
+                "spread_over_videos": self.spread,
             }
         )
         assert isinstance(plain, dict)
@@ -71,10 +81,12 @@ def gather(jobs: Sequence[Job], out: Path, dataset: PreparedDataset) -> list[Row
         members = [job for job in jobs if job.group == group]
         seeds, folds = tuple(dict.fromkeys(j.config.seed for j in members)), tuple(dict.fromkeys(j.split for j in members))
         pairs = {(job.config.seed, job.split): _pairs(job, out, dataset) for job in members}
-        report = score_runs([[pair for fold in folds for pair in pairs[seed, fold]] for seed in seeds], settings, ["all"])
+        runs = [[pair for fold in folds for pair in pairs[seed, fold]] for seed in seeds]
+        report = score_runs(runs, settings, ["all"])
+        by_run = np.stack([score_runs([run], settings, ["strict"]).scores["strict"].by_video["accuracy"] for run in runs])
         by_fold = {fold: _accuracy([pairs[seed, fold] for seed in seeds], settings) for fold in folds}
         seconds = tuple(training_seconds(job.run(out)) for job in members)
-        rows.append(Row(group, report, seeds, folds, by_fold, _parameters(members[0].run(out)), seconds))
+        rows.append(Row(group, report, seeds, folds, by_fold, by_run, _parameters(members[0].run(out)), seconds))
     return rows
 
 
@@ -105,10 +117,26 @@ def comparisons(rows: Sequence[Row], protocol: str = "strict") -> dict[str, dict
     }
 
 
+def spreads(rows: Sequence[Row]) -> dict[str, SpreadComparison]:
+    """Every row's deviation over videos against the first's; nothing where there is one video."""
+    first, *others = rows
+    if first.accuracy_by_run.shape[1] < 2:
+        return {}
+    return {row.name: compare_spread(first.accuracy_by_run, row.accuracy_by_run) for row in others}
+
+
 def circumstances(command: str) -> dict[str, Json]:
     """What a number needs beside it: when, on what, from which code, by which command."""
     machine: dict[str, Json] = {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
     return {"date": date.today().isoformat(), "version": __version__, "commit": _commit(), "machine": machine, "command": command}
+
+
+def provenance_line(about: Mapping[str, Json]) -> str:
+    """The circumstances as the sentence that stands above a table."""
+    machine = about["machine"]
+    assert isinstance(machine, dict)
+    code = f"version {about['version']}, commit {about['commit'] or 'unknown'}"
+    return f"{about['date']}, {code}, {machine['system']} {machine['machine']}, {machine['cores']} cores."
 
 
 def _commit() -> str | None:
@@ -136,35 +164,40 @@ def write_results(out: Path, study: str, dataset: PreparedDataset, rows: Sequenc
     return file
 
 
-def markdown(title: str, rows: Sequence[Row], about: Mapping[str, Json]) -> str:
-    """The study's section of the results page: what was run, the table, and what the comparison says."""
-    columns = [(protocol, metric) for protocol, metric in TABLE_METRICS if protocol in rows[0].report.scores]
-    machine = about["machine"]
-    assert isinstance(machine, dict)
+def markdown(
+    title: str,
+    rows: Sequence[Row],
+    about: Mapping[str, Json],
+    metrics: Sequence[tuple[str, str]] = TABLE_METRICS,
+    more_columns: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """The study's section of the results page: what was run, the table, and what the comparison says. `more_columns` are put at its
+    end: heading, then row name to text."""
+    columns = [(protocol, metric) for protocol, metric in metrics if protocol in rows[0].report.scores]
+    more = more_columns or {}
     first = rows[0]
-    where = f"{len(first.folds)} folds" if len(first.folds) > 1 else f"split `{first.folds[0]}`"
     lines = [
         f"## {title}",
         "",
-        f"{about['date']}, version {about['version']}, commit {about['commit'] or 'unknown'}, {machine['system']} {machine['machine']}, "
-        f"{machine['cores']} cores. Seeds {', '.join(map(str, first.seeds))}; {where}, {len(first.report.videos)} videos.",
+        f"{provenance_line(about)} Seeds {', '.join(map(str, first.seeds))}; {division_words(first)}, {len(first.report.videos)} videos.",
         "",
         f"```\n{about['command']}\n```",
         "",
-        "| | " + " | ".join(f"{metric}, {protocol}" for protocol, metric in columns) + " | weights | minutes a run |",
-        "|---" * (len(columns) + 3) + "|",
+        "| " + " | ".join(["", *(f"{metric}, {protocol}" for protocol, metric in columns), "weights", "minutes a run", *more]) + " |",
+        "|---" * (len(columns) + 3 + len(more)) + "|",
     ]
     for row in rows:
         cells = [_cell(row, protocol, metric) for protocol, metric in columns]
         minutes = number(float(np.median(row.seconds)) / 60, 1)
-        lines.append(f"| {row.name} | " + " | ".join(cells) + f" | {row.parameters:,} | {minutes} |")
+        cells += [f"{row.parameters:,}", minutes, *(texts[row.name] for texts in more.values())]
+        lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
     lines += ["", "Mean ± deviation over seeds; in brackets the deviation over videos."]
     if len(first.folds) > 1:
         spread = {row.name: float(np.std(list(row.accuracy_by_fold.values()), ddof=1)) for row in rows}
         told = ", ".join(f"{name} {value:.1f}" for name, value in spread.items())
         lines.append(f"Deviation of the strict accuracy over folds: {told}.")
-    for name, metrics in comparisons(rows).items():
-        lines += ["", f"{first.name} against {name}, per video: " + "; ".join(_in_words(m, result) for m, result in metrics.items()) + "."]
+    for name, results in comparisons(rows).items():
+        lines += ["", f"{first.name} against {name}, per video: " + "; ".join(_in_words(m, result) for m, result in results.items()) + "."]
     return "\n".join(lines) + "\n"
 
 
@@ -180,6 +213,16 @@ def _in_words(metric: str, result: Comparison) -> str:
     interval = f"95 % interval {result.low:+.2f} to {result.high:+.2f}"
     verdict = "no difference shown" if result.low <= 0 <= result.high else ("ahead" if result.difference > 0 else "behind")
     return f"{metric} {result.difference:+.2f}, {interval}, Wilcoxon p {result.wilcoxon_p:.2g} ({verdict})"
+
+
+def division_words(row: Row) -> str:
+    """On what a row was scored: one split by its name, or a number of folds."""
+    return f"{len(row.folds)} folds" if len(row.folds) > 1 else f"split {row.folds[0]}"
+
+
+def slug(title: str) -> str:
+    """A title as the name of a file or mark: letters, digits and single dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def refresh_page(page: Path, key: str, section: str) -> None:

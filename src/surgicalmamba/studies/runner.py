@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from surgicalmamba.config import save_config
+from surgicalmamba.config import load_config, save_config
 from surgicalmamba.errors import StudyError
 from surgicalmamba.train.config import TrainConfig
 
@@ -38,6 +38,9 @@ class Job:
     def run(self, out: Path) -> Path:
         return out / "runs" / self.name
 
+    def settings(self, out: Path) -> Path:
+        return out / "runs" / f"{self.name}.yaml"
+
     def predictions(self, out: Path) -> Path:
         return self.run(out) / "predictions"
 
@@ -51,6 +54,7 @@ Progress = Callable[[Job, int, int], None]
 
 def run_jobs(jobs: Sequence[Job], out: Path, workers: int, progress: Progress | None = None) -> None:
     """Train and predict every job that is not done. After an error the jobs under way are stopped and the first error is raised."""
+    _refuse_other_settings(jobs, out)
     waiting = [job for job in jobs if not job.is_done(out)]
     n_done = len(jobs) - len(waiting)
     children: dict[str, subprocess.Popen[bytes]] = {}
@@ -74,11 +78,31 @@ def run_jobs(jobs: Sequence[Job], out: Path, workers: int, progress: Progress | 
             raise
 
 
+def _refuse_other_settings(jobs: Sequence[Job], out: Path) -> None:
+    """A folder may get more jobs later, but a job begun with one recipe is not gone on with, nor reported, as another."""
+    for job in jobs:
+        if job.settings(out).is_file():
+            before, now = (_leaves(config.model_dump()) for config in (load_config(TrainConfig, job.settings(out)), job.config))
+            places = ("run", "data.path")  # where things lie may be written in another way
+            changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key) and key not in places]
+            if changed:
+                was, wanted = before.get(changed[0]), now.get(changed[0])
+                raise StudyError(f"job {job.name} in {out} was begun with {changed[0]}={was}, not {wanted}; give another --out.")
+
+
+def _leaves(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        flat |= _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def _run_job(job: Job, out: Path, threads: int, children: dict[str, subprocess.Popen[bytes]]) -> None:
     """The commands a person would give, one after the other."""
     run = job.run(out)
     run.parent.mkdir(parents=True, exist_ok=True)
-    settings = run.parent / f"{job.name}.yaml"
+    settings = job.settings(out)
     begun = (run / "states").is_dir()
     if not begun:
         save_config(job.config.with_(run=str(run)), settings)

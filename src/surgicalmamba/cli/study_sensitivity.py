@@ -1,0 +1,54 @@
+"""`surgicalmamba study sensitivity`: one setting at a time, the others as in the recipe."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from surgicalmamba.cli.study_run import command_line, listed, run_with_bar
+
+
+def sensitivity(
+    config: Annotated[Path, typer.Option(help="The recipe, whose values are the defaults: a file of configs/.")],
+    data: Annotated[Path, typer.Option(help="A prepared dataset.")],
+    out: Annotated[Path, typer.Option(help="Folder of the study; the same call goes on in it, more seeds or values are added to it.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")] = None,
+    rank: Annotated[str | None, typer.Option(help="Values of the rotation rank r, comma-separated.")] = None,
+    chunk: Annotated[str | None, typer.Option(help="Values of the chunk length in frames.")] = None,
+    state: Annotated[str | None, typer.Option(help="Values of the state width N.")] = None,
+    blocks: Annotated[str | None, typer.Option(help="Values of the number of blocks K.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only these sweeps, such as rank,chunk.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
+    splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
+    folds: Annotated[int | None, typer.Option(min=2, help="Cut the first split's train and val videos into folds instead.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")] = None,
+    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One epoch a run: shows that everything works, not how well.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
+) -> None:
+    """Sweep rotation rank, chunk, state width and number of blocks, each with the other three as in the recipe.
+
+    Example: surgicalmamba study sensitivity --config configs/study-tools.yaml --data prepared/cholec80-tools --out study/sensitivity-tools
+    """
+    if folds is not None and splits is not None:
+        raise typer.BadParameter("--folds cuts its own splits; leave --splits out.")
+    given = {"rank": rank, "chunk": chunk, "state": state, "blocks": blocks}
+    wanted = listed(only, str, "--only") or list(given)
+    unknown = [name for name in wanted if name not in given]
+    if unknown:
+        raise typer.BadParameter(f"--only {unknown[0]!r} is no sweep; sweeps: {', '.join(given)}.")
+    values = {name: listed(text, int, f"--{name}") for name, text in given.items() if name in wanted}
+
+    from surgicalmamba.config import load_config
+    from surgicalmamba.data.store import PreparedDataset
+    from surgicalmamba.studies.results import circumstances, summary_text
+    from surgicalmamba.studies.sensitivity import run_sensitivity
+    from surgicalmamba.studies.sensitivity_report import write_sensitivity
+    from surgicalmamba.train.config import TrainConfig
+
+    recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
+    dataset = PreparedDataset.open(data)
+    study = run_sensitivity(recipe, values, seeds, splits, folds, dataset, out, lambda jobs, what: run_with_bar(jobs, out, workers, what))
+    file = write_sensitivity(study, out, circumstances(command_line()), docs, title)
+    typer.echo(file.read_text(encoding="utf-8") if json else f"{summary_text(study.rows)}\nevery protocol: {file}")

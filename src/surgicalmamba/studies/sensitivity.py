@@ -1,0 +1,134 @@
+"""Appendix "Hyperparameter sensitivity": rank, chunk, state and number of blocks, each swept with the other three as in the recipe."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from surgicalmamba.config import ModelConfig, PathConfig
+from surgicalmamba.data.store import PreparedDataset
+from surgicalmamba.errors import ConfigError
+from surgicalmamba.studies.benchmark import RunJobs, System, system_jobs
+from surgicalmamba.studies.division import divide
+from surgicalmamba.studies.results import Row, gather
+from surgicalmamba.train.config import TrainConfig
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One of the four: its letter in the paper, how it is read, how it is turned, and the values tried unless others are given."""
+
+    letter: str
+    title: str
+    value: Callable[[ModelConfig], int]
+    turn: Callable[[ModelConfig, int], ModelConfig]
+    usual: Callable[[int], tuple[int, ...]]
+
+
+def _rank(model: ModelConfig) -> int:
+    if model.block.slow.rotation is None:
+        raise ConfigError(
+            "the recipe has no rotation, so there is no rank to sweep; leave rank out or use a recipe with block.slow.rotation."
+        )
+    return model.block.slow.rotation.rank
+
+
+def _with_rank(model: ModelConfig, rank: int) -> ModelConfig:
+    def turned(path: PathConfig) -> PathConfig:
+        return path if path.rotation is None else path.with_(rotation=path.rotation.with_(rank=rank))
+
+    fast = model.block.fast
+    block = model.block.with_(slow=turned(model.block.slow), fast=None if fast is None else turned(fast))
+    return model.with_(block=block, head=model.head.with_(path=turned(model.head.path)))
+
+
+def _with_chunk(model: ModelConfig, chunk_len: int) -> ModelConfig:
+    """Slow and fast path; the head's chunk is a setting of its own."""
+    fast = model.block.fast
+    slow = model.block.slow.with_(chunk_len=chunk_len)
+    return model.with_(block=model.block.with_(slow=slow, fast=None if fast is None else fast.with_(chunk_len=chunk_len)))
+
+
+def _octaves(value: int) -> tuple[int, ...]:
+    """From a quarter of the default to twice it."""
+    return tuple(dict.fromkeys(max(1, value * 2**step // 4) for step in range(4)))
+
+
+KNOBS: dict[str, Knob] = {
+    "rank": Knob("r", "rotation rank r", _rank, _with_rank, _octaves),
+    "chunk": Knob("C", "chunk, frames", lambda model: model.block.slow.chunk_len, _with_chunk, _octaves),
+    "state": Knob(
+        "N",
+        "state width N",
+        lambda model: model.block.slow.d_state,
+        lambda model, n: model.with_paths(d_state=n),
+        lambda n: (n // 2, n, 2 * n, 4 * n),
+    ),
+    "blocks": Knob(
+        "K", "blocks K", lambda model: model.n_blocks, lambda model, k: model.with_(n_blocks=k), lambda k: tuple(range(1, k + 3))
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The rows of one knob by its value, the default among them."""
+
+    knob: Knob
+    default: int
+    rows: dict[int, Row]
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """A finished study; `rows` has the default first, then every other setting."""
+
+    dataset: PreparedDataset
+    rows: list[Row]
+    sweeps: dict[str, Sweep]
+
+
+def sweep_systems(config: TrainConfig, values: Mapping[str, Sequence[int]]) -> dict[str, dict[int, System]]:
+    """For each knob its values and their recipes. The default is one and the same system in all of them; a value that contradicts
+    another setting is refused with the knob's name."""
+    systems: dict[str, dict[int, System]] = {}
+    for name, tried in values.items():
+        knob = KNOBS[name]
+        default = knob.value(config.model)
+        systems[name] = {}
+        for value in sorted({default, *(tried or knob.usual(default))}):
+            if value == default:
+                systems[name][value] = System(DEFAULT, config)
+                continue
+            try:
+                systems[name][value] = System(f"{knob.letter}{value}", config.with_(model=knob.turn(config.model, value)))
+            except ConfigError as error:
+                raise ConfigError(f"--{name} {value} does not fit the recipe: {error}") from None
+    return systems
+
+
+def run_sensitivity(
+    config: TrainConfig,
+    values: Mapping[str, Sequence[int]],
+    seeds: int,
+    splits: str | None,
+    folds: int | None,
+    dataset: PreparedDataset,
+    out: Path,
+    run: RunJobs,
+) -> Sensitivity:
+    """Train and score every setting; each once, however many sweeps it is part of."""
+    systems = sweep_systems(config, values)
+    view, chosen = divide(dataset, out, splits, folds)
+    once = {system.name: system for by_value in systems.values() for system in by_value.values()}
+    ordered = [once[DEFAULT], *(system for name, system in once.items() if name != DEFAULT)]
+    jobs = system_jobs(ordered, view, range(seeds), chosen, name_splits=True)
+    run(jobs, "runs")
+    rows = gather(jobs, out, view)
+    by_name = {row.name: row for row in rows}
+    sweeps = {
+        name: Sweep(KNOBS[name], KNOBS[name].value(config.model), {value: by_name[s.name] for value, s in by_value.items()})
+        for name, by_value in systems.items()
+    }
+    return Sensitivity(view, rows, sweeps)

@@ -1,0 +1,153 @@
+"""`study ablation`: rows, learning rates, more of it later, interruption, and what it writes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from surgicalmamba.config import save_config
+from surgicalmamba.errors import ConfigError, StudyError
+from surgicalmamba.studies.ablation import AblationPlan, ablation_systems, best_rates, run_ablation
+from surgicalmamba.studies.ablation_report import write_ablation
+from surgicalmamba.studies.benchmark import system_jobs
+from surgicalmamba.studies.results import circumstances
+from surgicalmamba.studies.runner import run_jobs
+from surgicalmamba.train.run import fit_model
+from toy import train_here
+
+
+def plan(recipe, rows=("full", "without-smooth"), seeds=1, splits="usual", folds=None, rates=(), rate_seeds=1):
+    return AblationPlan(recipe, tuple(rows), seeds, splits, folds, tuple(rates), rate_seeds)
+
+
+def test_each_row_leaves_out_what_its_name_says(recipe, toy):
+    parts = {}
+    for system in ablation_systems(recipe):
+        model = fit_model(system.config, toy)
+        slow = model.block.slow
+        parts[system.name] = (
+            model.block.fast is not None,
+            slow.rotation is not None and model.head.path.rotation is not None,
+            slow.intensity is not None,
+            system.config.loss.smooth_weight,
+        )
+    usual = recipe.loss.smooth_weight
+    assert usual > 0
+    assert parts == {  # fast path, rotation, intensity, weight of the smoothness loss
+        "full": (True, True, True, usual),
+        "vanilla-mamba2": (False, False, False, usual),
+        "z-only": (False, True, False, usual),
+        "without-z": (True, False, True, usual),
+        "without-lambda": (True, True, False, usual),
+        "without-fast": (False, True, True, usual),
+        "without-smooth": (True, True, True, 0.0),
+    }
+
+
+def test_rows_keep_the_order_of_the_table_and_unknown_ones_are_refused(recipe):
+    assert [system.name for system in ablation_systems(recipe, ["without-z", "full"])] == ["full", "without-z"]
+    with pytest.raises(ConfigError, match="unknown row 'without-y' of the ablation; rows: full, vanilla-mamba2"):
+        ablation_systems(recipe, ["without-y"])
+
+
+def test_folds_score_every_video_once_and_more_seeds_are_added_to_what_is_there(recipe, toy, tmp_path, here):
+    first = run_ablation(plan(recipe, ["full"], splits=None, folds=2), toy, tmp_path, here)
+    assert here.trained == ["full-seed0-fold1of2", "full-seed0-fold2of2"]
+    assert sorted(first.rows[0].report.videos) == ["c", "d", "e", "f", "v", "w"] and first.rows[0].seeds == (0,)
+    (more,) = run_ablation(plan(recipe, ["full"], splits=None, folds=2, seeds=2), toy, tmp_path, here).rows
+    assert here.trained[2:] == ["full-seed1-fold1of2", "full-seed1-fold2of2"]
+    assert more.seeds == (0, 1) and more.accuracy_by_run.shape == (2, 6)
+    assert more.accuracy_by_run[0] == pytest.approx(first.rows[0].report.scores["strict"].by_video["accuracy"])
+
+
+@pytest.fixture(scope="module")
+def swept(recipe, toy, tmp_path_factory):
+    """Two rows, two rates chosen by the first of two seeds: the study, its folder, and the jobs trained for it."""
+    out = tmp_path_factory.mktemp("swept")
+    trained = []
+    study = run_ablation(plan(recipe, rates=(1e-5, 1e-2), seeds=2), toy, out, lambda jobs, _what: trained.extend(train_here(jobs, out)))
+    return study, out, trained
+
+
+def test_each_row_gets_the_rate_that_was_best_on_validation_and_the_sweep_is_not_repeated(swept):
+    study, _, trained = swept
+    assert study.rate_split == "usual"
+    assert sorted(name for name in trained if name.endswith("seed0-usual")) == sorted(
+        f"{row}-lr{rate}-seed0-usual" for row in ("full", "without-smooth") for rate in ("1e-05", "0.01")
+    )
+    assert len(trained) == 6  # four of the sweep; the second seed only at the chosen rate
+    for row in study.rows:
+        by_rate = study.rate_scores[row.name]
+        chosen = best_rates(study.rate_scores)[row.name]
+        assert by_rate[chosen] == max(by_rate.values())
+        assert f"{row.name}-lr{chosen:g}-seed1-usual" in trained
+
+
+def test_rates_for_folds_are_chosen_on_videos_that_the_fold_does_not_test(recipe, toy, tmp_path, here):
+    study = run_ablation(plan(recipe, ["full"], splits="out-*", rates=(1e-3,)), toy, tmp_path, here)
+    assert here.trained == ["full-lr0.001-seed0-tune-out-a", "full-lr0.001-seed0-out-a", "full-lr0.001-seed0-out-b"]
+    tuned = study.dataset.splits["tune-out-a"]
+    assert not set(study.dataset.splits["out-a"]["test"]) & {video for ids in tuned.values() for video in ids}
+
+
+def test_of_equal_rates_the_first_is_taken():
+    assert best_rates({"full": {1e-3: 70.0, 2e-3: 71.0, 4e-3: 71.0}}) == {"full": 2e-3}
+
+
+def test_results_hold_weights_rates_and_spreads_and_the_page_shows_them(swept, tmp_path):
+    study, _, _ = swept
+    page = tmp_path / "docs" / "results.md"
+    page.parent.mkdir()
+    results = json.loads(write_ablation(study, tmp_path, circumstances("a command"), page, "Toy ablation").read_text())
+    rows = results["rows"]
+    assert rows["full"]["parameters"] == rows["without-smooth"]["parameters"] > 0
+    spread = np.mean([np.std(run, ddof=1) for run in study.rows[1].accuracy_by_run])
+    assert rows["without-smooth"]["spread_over_videos"] == pytest.approx(spread)
+    compared = results["spread_compared_with_first"]["without-smooth"]
+    assert compared["second"] == pytest.approx(spread) and compared["low"] <= compared["difference"] <= compared["high"]
+    text = page.read_text()
+    assert f"| {results['learning_rates']['chosen']['full']:g} |" in text and f"without-smooth {spread:.2f} (" in text
+    for file in (tmp_path / "ablation.png", page.parent / "images" / "toy-ablation.png"):
+        assert file.read_bytes().startswith(b"\x89PNG")
+    assert "](images/toy-ablation.png)" in text and (tmp_path / "ablation.svg").read_text().startswith("<?xml")
+
+
+def test_a_folder_begun_with_another_recipe_is_not_gone_on_with(recipe, toy, tmp_path):
+    systems = ablation_systems(recipe, ["full"])
+    (job,) = system_jobs(systems, toy, [0], ["usual"], name_splits=True)
+    (tmp_path / "runs").mkdir()
+    save_config(job.config.with_(run="elsewhere"), job.settings(tmp_path))
+    job.predictions(tmp_path).mkdir(parents=True)
+    (job.predictions(tmp_path) / "run.json").write_text("{}")
+    run_jobs([job], tmp_path, workers=1)  # the same recipe, and nothing left to do
+    changed = system_jobs([type(s)(s.name, s.config.with_(epochs=9)) for s in systems], toy, [0], ["usual"], name_splits=True)
+    with pytest.raises(StudyError, match=r"job full-seed0-usual in .* was begun with epochs=1, not 9; give another --out"):
+        run_jobs(changed, tmp_path, workers=1)
+
+
+def test_killed_in_the_middle_the_same_call_ends_with_all_rows(toy, tmp_path, recipe_file):
+    out = tmp_path / "study"
+    call = [sys.executable, "-m", "surgicalmamba", "study", "ablation", "--config", str(recipe_file), "--data", str(toy.folder)]
+    call += ["--out", str(out), "--seeds", "1", "--rows", "full,vanilla-mamba2", "--workers", "1", "--json"]
+    first = subprocess.Popen(call, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    finished = out / "runs" / "full-seed0-usual" / "predictions" / "run.json"
+    while not finished.is_file():
+        assert first.poll() is None, [log.read_text() for log in out.glob("runs/*.log")]
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    done = finished.stat().st_mtime_ns
+    said = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert finished.stat().st_mtime_ns == done
+    assert list(json.loads(said.stdout)["rows"]) == ["full", "vanilla-mamba2"] and (out / "ablation.png").is_file()
+
+
+def test_folds_and_splits_together_are_misuse(toy, tmp_path, recipe_file):
+    call = [sys.executable, "-m", "surgicalmamba", "study", "ablation", "--config", str(recipe_file), "--data", str(toy.folder)]
+    said = subprocess.run([*call, "--out", str(tmp_path), "--folds", "2", "--splits", "out-*"], capture_output=True, text=True, check=False)
+    assert said.returncode == 2 and "--folds cuts its own splits" in said.stderr
