@@ -13,16 +13,16 @@ from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.registry import BUILT_IN, build
 from surgicalmamba.peers.conformance import conformance, memory_class, stir
 
-PATH = {"d_state": 8, "d_head": 8, "chunk_len": 7, "rotation": {"rank": 2, "d_hidden": 8}}
+PATH = {"d_state": 8, "d_head": 8, "chunk_len": 17, "rotation": {"rank": 2, "d_hidden": 8}}
 SSM = {"d_model": 16, "n_blocks": 2, "d_state": 8, "d_head": 8}
 PREFIX = {"d_model": 8, "n_blocks": 1, "path": {"rotation": None, "d_state": 4, "d_head": 8}}
 SMALL = {
     "surgicalmamba": {
         "d_model": 16,
         "n_blocks": 2,
-        "clip_len": 20,
-        "block": {"slow": {**PATH, "intensity": {}}, "fast": {**PATH, "chunk_len": 6}},
-        "head": {"path": {**PATH, "chunk_len": 5}},
+        "clip_len": 40,
+        "block": {"slow": {**PATH, "intensity": {}}, "fast": {**PATH, "chunk_len": 16}},
+        "head": {"path": {**PATH, "chunk_len": 15}},
     },
     "lstm": {"d_hidden": 8},
     "sv-rcnet": {"d_hidden": 8},
@@ -86,9 +86,8 @@ class Forgets(Sound):
     """Every call begins anew."""
 
     def temporal(self, features, state):
-        return replace(
-            super().temporal(features, state), state=self.initial_state(state.n_lanes).at(state.advance(features.shape[1]).frame_index)
-        )
+        output = super().temporal(features, state)
+        return replace(output, state=self.initial_state(state.n_lanes).at(output.state.frame_index))
 
 
 class ForgetsLongCalls(Sound):
@@ -126,9 +125,8 @@ class Stands(Sound):
     """Its clock does not move."""
 
     def temporal(self, features, state):
-        return replace(
-            super().temporal(features, state), state=replace(super().temporal(features, state).state, frame_index=state.frame_index)
-        )
+        output = super().temporal(features, state)
+        return replace(output, state=output.state.at(state.frame_index))
 
 
 class Deaf(Sound):

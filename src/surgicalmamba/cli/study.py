@@ -7,6 +7,7 @@ import typer
 
 from surgicalmamba.cli.study_ablation import ablation
 from surgicalmamba.cli.study_mqar import mqar
+from surgicalmamba.cli.study_peers import peers
 from surgicalmamba.cli.study_run import command_line, run_with_bar
 from surgicalmamba.cli.study_sensitivity import sensitivity
 
@@ -57,4 +58,5 @@ def benchmark(
 
 study.command()(ablation)
 study.command()(mqar)
+study.command()(peers)
 study.command()(sensitivity)

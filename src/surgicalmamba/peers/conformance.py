@@ -4,6 +4,7 @@ Random features from a fixed seed, the network in evaluation mode, answers compa
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -64,14 +65,14 @@ def stir(model: AnyRecognizer) -> AnyRecognizer:
 def _run(name: str, check: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, check())
-    except Failed as failure:
+    except ContractError as failure:
         return Finding(name, False, str(failure))
     except Exception as error:  # foreign code fails in its own ways; that too is a finding
         reason = (str(error).strip() or "no message").splitlines()[0]
         return Finding(name, False, f"raised {type(error).__name__}: {reason}")
 
 
-class Failed(Exception):
+class ContractError(Exception):
     """A check that did not hold."""
 
 
@@ -88,7 +89,7 @@ def _whole(model: AnyRecognizer, features: Tensor) -> Tensor:
 def _difference(a: Tensor, b: Tensor) -> float:
     """Largest difference over the largest logit; infinite where one is not finite."""
     if a.shape != b.shape:
-        raise Failed(f"logits of shape {tuple(a.shape)} instead of {tuple(b.shape)}")
+        raise ContractError(f"logits of shape {tuple(a.shape)} instead of {tuple(b.shape)}")
     value = float((a.double() - b.double()).abs().max() / max(1.0, float(b.double().abs().max())))
     return value if value == value else float("inf")
 
@@ -96,7 +97,7 @@ def _difference(a: Tensor, b: Tensor) -> float:
 def _require_equal(a: Tensor, b: Tensor, otherwise: str) -> str:
     difference = _difference(a, b)
     if difference > TOLERANCE:
-        raise Failed(f"{otherwise} (largest difference {difference:.1e} of the largest logit)")
+        raise ContractError(f"{otherwise} (largest difference {difference:.1e} of the largest logit)")
     return f"largest difference {difference:.1e}"
 
 
@@ -104,19 +105,19 @@ def shapes(model: AnyRecognizer, n_frames: int) -> str:
     """The form of what goes in and out, and that there is an answer to the input at all."""
     state = model.initial_state(2)
     if not isinstance(state, LaneState):
-        raise Failed(f"the state is a {type(state).__name__}; derive it from LaneState")
+        raise ContractError(f"the state is a {type(state).__name__}; derive it from LaneState")
     if any(tensor.shape[0] != 2 for tensor in state.tensors()):
-        raise Failed("a tensor of the state has not the lane as its first axis")
+        raise ContractError("a tensor of the state has not the lane as its first axis")
     if any(bool(tensor.any()) for tensor in state.tensors()) or state.frame_index != (0, 0):
-        raise Failed("the initial state is not zero; a lane that begins anew is zeroed, so zero must mean nothing seen")
+        raise ContractError("the initial state is not zero; a lane that begins anew is zeroed, so zero must mean nothing seen")
     features = _features(model, 2, n_frames)
     output = model.forward_features(features)
     if output.logits.shape != (2, n_frames, model.n_phases):
-        raise Failed(f"logits of shape {tuple(output.logits.shape)} for {n_frames} frames of 2 lanes and {model.n_phases} phases")
+        raise ContractError(f"logits of shape {tuple(output.logits.shape)} for {n_frames} frames of 2 lanes and {model.n_phases} phases")
     if output.state.frame_index != (n_frames, n_frames):
-        raise Failed(f"the state's clocks are {output.state.frame_index} after {n_frames} frames; return state.advance(l)")
+        raise ContractError(f"the state's clocks are {output.state.frame_index} after {n_frames} frames; return state.advance(l)")
     if _difference(_whole(model, features + 1.0), output.logits) < 1e-7:
-        raise Failed("the logits do not depend on the features")
+        raise ContractError("the logits do not depend on the features")
     return f"logits {tuple(output.logits.shape)}, state of {len(state.tensors())} tensors"
 
 
@@ -147,7 +148,7 @@ def _in_pieces(model: AnyRecognizer, features: Tensor, lengths: Sequence[int]) -
 def causality(model: AnyRecognizer, n_frames: int) -> str:
     """Change everything after a frame: the logits up to it must stay."""
     if model.lookahead != 0:
-        raise Failed(f"it declares a look-ahead of {model.lookahead} frames; an online recognizer has none")
+        raise ContractError(f"it declares a look-ahead of {model.lookahead} frames; an online recognizer has none")
     features, other = _features(model, 1, n_frames), _features(model, 1, n_frames, seed=2)
     before = _whole(model, features)
     worst = 0.0
@@ -157,7 +158,7 @@ def causality(model: AnyRecognizer, n_frames: int) -> str:
         moved = ((after - before)[0, : t + 1].abs().amax(-1) > TOLERANCE * max(1.0, float(before.abs().max()))).nonzero()
         if len(moved):
             ahead = t + 1 - int(moved[0])
-            raise Failed(f"frames after {t} change the logits of frame {int(moved[0])}: it looks at least {ahead} frame(s) ahead")
+            raise ContractError(f"frames after {t} change the logits of frame {int(moved[0])}: it looks at least {ahead} frame(s) ahead")
         worst = max(worst, _difference(after[:, : t + 1], before[:, : t + 1]))
     return f"no frame changes a logit before it (largest difference {worst:.1e})"
 
@@ -168,7 +169,7 @@ def reset(model: AnyRecognizer, n_frames: int) -> str:
     state = model.forward_features(first).state
     emptied = state.reset([0])
     if emptied.frame_index != (0, n_frames):
-        raise Failed(f"the clocks after a reset of lane 0 are {emptied.frame_index}; expected {(0, n_frames)}")
+        raise ContractError(f"the clocks after a reset of lane 0 are {emptied.frame_index}; expected {(0, n_frames)}")
     began, went_on = model.forward_features(then, emptied).logits, model.forward_features(then, state).logits
     told = _require_equal(began[:1], _whole(model, then[:1]), "a lane that was reset answers unlike a fresh one")
     _require_equal(began[1:], went_on[1:], "a reset of lane 0 changes lane 1")
@@ -209,7 +210,7 @@ def snapshot(model: AnyRecognizer, n_frames: int) -> str:
     for number, vector in enumerate(vectors[PUSHES:]):
         uninterrupted, own = session.push_features(vector), resumed.push_features(vector)
         if uninterrupted != own:
-            raise Failed(f"a session restored after {PUSHES} frames gives another estimate at frame {PUSHES + number}")
+            raise ContractError(f"a session restored after {PUSHES} frames gives another estimate at frame {PUSHES + number}")
     return f"equal to the bit over {PUSHES} frames after a restore, {len(blob):,} bytes"
 
 
@@ -218,10 +219,10 @@ def remembering(model: AnyRecognizer, n_frames: int) -> str:
     features = _features(model, 2, n_frames)
     kept, full = model.remember(features, model.initial_state(2)), model.forward_features(features).state
     if kept.frame_index != full.frame_index:
-        raise Failed(f"remember leaves the clocks at {kept.frame_index}, forward_features at {full.frame_index}")
+        raise ContractError(f"remember leaves the clocks at {kept.frame_index}, forward_features at {full.frame_index}")
     for name, a, b in zip(full.names(), kept.tensors(), full.tensors(), strict=True):
         if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE):
-            raise Failed(f"remember leaves another {name} than forward_features")
+            raise ContractError(f"remember leaves another {name} than forward_features")
     return "the memory is the same with and without answers"
 
 
@@ -232,15 +233,15 @@ def memory_class(model: AnyRecognizer, sizes: Sequence[int] = SIZES) -> str:
     first, *_, last = measured.values()
     declared: Memory = model.memory
     if declared not in ("O(1)", "O(W)", "O(T)"):
-        raise Failed(f"memory={declared!r}; declare O(1), O(W) or O(T)")
+        raise ContractError(f"memory={declared!r}; declare O(1), O(W) or O(T)")
     if declared != "O(T)" and first != last:
-        raise Failed(f"it declares {declared} but its state grows: {told}")
+        raise ContractError(f"it declares {declared} but its state grows: {told}")
     if declared == "O(T)" and first == last:
-        raise Failed(f"it declares O(T) but its state stays the same: {told}")
+        raise ContractError(f"it declares O(T) but its state stays the same: {told}")
     points = list(measured.items())
-    slopes = [(b - a) / (m - n) for (n, a), (m, b) in zip(points[:-1], points[1:], strict=True)]
-    if any(later > 1.01 * earlier for earlier, later in zip(slopes[:-1], slopes[1:], strict=True)):
-        raise Failed(f"its state grows faster than the time: {told}")
+    slopes = [(b - a) / (m - n) for (n, a), (m, b) in pairwise(points)]
+    if any(later > 1.01 * earlier for earlier, later in pairwise(slopes)):
+        raise ContractError(f"its state grows faster than the time: {told}")
     return f"{declared}: {told}"
 
 

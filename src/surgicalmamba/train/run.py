@@ -108,7 +108,7 @@ def fit_network(config: TrainConfig, dataset: PreparedDataset) -> TrainConfig:
 def fit_model(config: TrainConfig, dataset: PreparedDataset) -> RecognizerConfig:
     """The network's config for this dataset: its phases, its preparation, its feature width, the variant asked for.
 
-    A peer on pictures gets the backbone of its own settings, or else that of `model`."""
+    What concerns a network's input (backbone, standardise) a peer takes from its own settings, or else from `model`."""
     stored = dataset.manifest.settings
     made_with: dict[str, object] = {key: stored[key] for key in ("box", "size", "jpeg_quality", "sampling") if key in stored}
     preprocess = PreprocessConfig().with_(**made_with, fps=str(dataset.fps))
@@ -121,7 +121,8 @@ def fit_model(config: TrainConfig, dataset: PreparedDataset) -> RecognizerConfig
         raise ConfigError(f"{dataset.folder} holds images but model.backbone is null; give a backbone or prepare features.")
     if name == DEFAULT:
         return config.model.with_(**changes).variant(config.variant)
-    return network_of(name).config_class(**{"backbone": backbone, **settings_of(name), **settings, **changes})
+    shared = {"backbone": backbone, "standardise": config.model.standardise}
+    return network_of(name).config_class(**{**shared, **settings_of(name), **settings, **changes})
 
 
 def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World) -> Trainer:
