@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from contract import check_contract, frames, n_parameters, varied
 from torch import nn
 
+from peers.contract import check_contract, frames, n_parameters, varied
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.registry import build
 from surgicalmamba.peers.hmm import FrameHMM
