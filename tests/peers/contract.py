@@ -1,4 +1,4 @@
-"""What every peer must keep, small: any cut, other lanes, causality, reset. Small networks, random weights, lanes at different frames."""
+"""What every peer must keep, small: any cut, other lanes, causality, reset; and that all of it is trained."""
 
 import torch
 
@@ -48,6 +48,7 @@ def check_contract(model, length=23):
             _check_causality(model, features, whole)
         _check_lanes(model, features, whole)
         _check_memory_class(model, length)
+    check_training(model)
 
 
 def _check_cuts(model, features, whole):
@@ -84,6 +85,28 @@ def _check_memory_class(model, length):
     first, second = (model.forward_features(frames(model, 1, n)).state.nbytes for n in (length, 2 * length))
     assert (second > first) == (model.memory == "O(T)")
     assert model.initial_state(3).frame_index == (0, 0, 0)
+
+
+def check_training(model):
+    """Two clips in training, the second under autocast: every weight gets a gradient, and the memory keeps full precision."""
+    varied(model).train()
+    labels = torch.tensor([[0, 1, 2, 0, -1, 1], [2, 2, 1, -1, -1, -1]])
+    first = model.forward_features(frames(model, 2, 6))
+    loss = _loss(model, first, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        second = model.forward_features(frames(model, 2, 6, seed=1), first.state)
+    loss = loss + _loss(model, second, labels)
+    loss.backward()
+    assert torch.isfinite(loss) and second.state.frame_index == (12, 12)
+    assert {tensor.dtype for tensor in second.state.tensors()} == {torch.float32}
+    silent = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert not silent, f"no gradient reaches {silent}"
+
+
+def _loss(model, output, labels):
+    own = model.training_loss(output, labels, torch.rand(labels.shape, generator=torch.Generator().manual_seed(2)))
+    loss = torch.nn.functional.cross_entropy(output.logits.float().flatten(0, 1), labels.flatten(), ignore_index=-1)
+    return loss if own is None else loss + own
 
 
 def n_parameters(network, **settings):

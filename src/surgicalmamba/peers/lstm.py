@@ -13,9 +13,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
-from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.peers.recurrent import run_lstm
 
 
 class CarriedLSTMConfig(RecognizerConfig):
@@ -48,6 +48,6 @@ class CarriedLSTM(Recognizer[LSTMState]):
         return LSTMState((0,) * n_lanes, self.zeros(n_lanes, width), self.zeros(n_lanes, width))
 
     def temporal(self, features: Tensor, state: LSTMState) -> Output[LSTMState]:
-        y, (hidden, cell) = self.lstm(features, (state.hidden[None].to(features.dtype), state.cell[None].to(features.dtype)))
-        after = replace(state, hidden=full(hidden[0]), cell=full(cell[0])).advance(features.shape[1])
+        y, hidden, cell = run_lstm(self.lstm, features, state.hidden[None], state.cell[None])
+        after = replace(state, hidden=hidden[0], cell=cell[0]).advance(features.shape[1])
         return Output(self.classifier(y), None, after)

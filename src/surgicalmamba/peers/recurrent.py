@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surgicalmamba.core.precision import full
+from surgicalmamba.core.precision import in_full_precision
 from surgicalmamba.core.state import TensorRecord
 
 
@@ -18,6 +18,15 @@ class LSTMMemory(TensorRecord):
     cell: Tensor  # (b, n_layers, d)
 
 
+@in_full_precision
+def run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x (b, l, d_in), hidden and cell (n_layers, b, d) -> outputs (b, l, d) and both states.
+
+    In full precision, as every carried state is; besides, not every processor has an LSTM in half precision."""
+    y, (hidden, cell) = lstm(x, (hidden.contiguous(), cell.contiguous()))
+    return y, hidden, cell
+
+
 class LSTMLayers(nn.Module):
     """Unidirectional LSTM layers for any number of frames per call."""
 
@@ -27,9 +36,8 @@ class LSTMLayers(nn.Module):
 
     def forward(self, x: Tensor, memory: LSTMMemory) -> tuple[Tensor, LSTMMemory]:
         """x (b, l, d_in) -> (b, l, d) and what to carry on."""
-        hidden, cell = (part.transpose(0, 1).contiguous().to(x.dtype) for part in (memory.hidden, memory.cell))
-        y, (hidden, cell) = self.lstm(x, (hidden, cell))
-        return y, LSTMMemory(full(hidden.transpose(0, 1)), full(cell.transpose(0, 1)))
+        y, hidden, cell = run_lstm(self.lstm, x, memory.hidden.transpose(0, 1), memory.cell.transpose(0, 1))
+        return y, LSTMMemory(hidden.transpose(0, 1), cell.transpose(0, 1))
 
 
 class ClipLSTM(nn.Module):

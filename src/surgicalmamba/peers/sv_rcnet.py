@@ -9,14 +9,14 @@ after the network are left out. Clips of all frames are trained, not sampled one
 
 from dataclasses import dataclass, replace
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.windows import seen_in_window, windows
+from surgicalmamba.peers.recurrent import ClipLSTM
+from surgicalmamba.peers.windows import join, seen_in_window
 
 
 class SVRCNetConfig(RecognizerConfig):
@@ -42,7 +42,7 @@ class SVRCNet(Recognizer[WindowState]):
 
     def __init__(self, config: SVRCNetConfig) -> None:
         super().__init__(config)
-        self.cell = nn.LSTMCell(config.feature_width, config.d_hidden)
+        self.lstm = ClipLSTM(config.feature_width, config.d_hidden)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.d_hidden, config.n_phases)
 
@@ -50,13 +50,8 @@ class SVRCNet(Recognizer[WindowState]):
         return WindowState((0,) * n_lanes, self.zeros(n_lanes, self.config.n_frames - 1, self.feature_width))
 
     def temporal(self, features: Tensor, state: WindowState) -> Output[WindowState]:
-        b, length, _ = features.shape
-        past, tail = windows(features, state.tail)
-        is_frame = seen_in_window(state.frame_index, length, self.config.n_frames, features.device).flatten(0, 1)
-        hidden = cell = features.new_zeros(b * length, self.config.d_hidden)
-        for place, frames in enumerate(past.flatten(0, 1).unbind(1)):
-            new_hidden, new_cell = self.cell(frames, (hidden, cell))
-            began = is_frame[:, place, None]  # places before the procedure leave the state empty
-            hidden, cell = torch.where(began, new_hidden, hidden), torch.where(began, new_cell, cell)
-        logits = self.classifier(self.dropout(hidden)).unflatten(0, (b, length))
+        length = features.shape[1]
+        line, tail = join(state.tail, features)
+        y = self.lstm(line, seen_in_window(state.frame_index, length, self.config.n_frames, features.device))
+        logits = self.classifier(self.dropout(y))
         return Output(logits, None, replace(state, tail=tail).advance(length))
