@@ -232,13 +232,13 @@ def test_a_network_that_raises_is_a_finding_and_not_a_crash():
 
 
 def test_a_state_that_grows_faster_than_time_is_not_linear():
-    class Doubles(Grows):
+    class Squares(Grows):
         def temporal(self, features, state):
             output = super().temporal(features, state)
-            return replace(output, state=output.state.with_length(2 * output.state.length))
+            return replace(output, state=output.state.with_length(output.state.frame_index[0] ** 2))
 
     with pytest.raises(Exception, match="grows faster than the time"):
-        memory_class(toy(Doubles), (10, 20, 40))
+        memory_class(toy(Squares), (10, 20, 40))
 
 
 def test_an_unknown_name_suggests_the_nearest_and_unknown_settings_too():

@@ -77,7 +77,7 @@ def test_sv_rcnet_runs_its_lstm_from_nothing_over_the_frames_there_are():
         for t in range(6):
             hidden = cell = torch.zeros(1, 5)
             for frame in features[0, max(0, t - 2) : t + 1]:
-                hidden, cell = model.cell(frame[None], (hidden, cell))
+                hidden, cell = model.lstm.cell(frame[None], (hidden, cell))
             torch.testing.assert_close(said[t], model.classifier(hidden)[0])
 
 
