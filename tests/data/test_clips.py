@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from surgicalmamba.data.clips import ClipLoader, read_frame
+from surgicalmamba.data.feature_noise import FeatureNoise
 from surgicalmamba.data.images import encode_jpeg
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import PreparedDataset, SampleTable, VideoDraft, finish
@@ -113,7 +114,7 @@ def test_features_come_as_they_are_stored(features):
 
 
 def test_feature_dropout_zeroes_its_share_anew_every_epoch_and_the_same_for_the_same_seed(features):
-    whole, loader, again = (load(features, feature_dropout=p) for p in (0.0, 0.4, 0.4))
+    whole, loader, again = (load(features, disturb=FeatureNoise(dropout=p)) for p in (0.0, 0.4, 0.4))
     plain, first = ([batch.frames for batch in source] for source in (whole, loader))
     second = [batch.frames for batch in loader]
     assert all(np.array_equal(a, b.frames) for a, b in zip(first, again, strict=True))

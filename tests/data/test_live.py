@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from rtsp import Camera
 from surgicalmamba.data.live import Retry, is_live, live_frames, open_source
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import DataError
@@ -156,3 +157,20 @@ def test_pauses_double_up_to_the_longest():
 )
 def test_sources_are_told_apart(source, live):
     assert is_live(source) == live
+
+
+def test_a_network_camera_is_read_over_rtsp_and_called_again_after_its_cable_was_pulled(tmp_path, numbered):
+    file = numbered.write(tmp_path / "camera.ts", 50, gop=10, options={"sc_threshold": "0", "bf": "0"})
+    camera = Camera(file, cut_after=file.stat().st_size // 2)
+    clock, found = TestClock(), []
+    for item in live_frames(camera.url, FIVE, Retry(first_s=0.5), clock):
+        if isinstance(item, Gap) and any(isinstance(seen, Gap) for seen in found):
+            break
+        found.append(item)
+    camera.shutdown()
+    camera.server_close()
+    (at,) = [i for i, seen in enumerate(found) if isinstance(seen, Gap)]
+    gap, before, after = found[at], found[:at], found[at + 1 :]
+    assert [numbered.read(frame.rgb) for frame in before] == list(range(0, 5 * at, 5)) and 2 <= at < 10
+    assert [numbered.read(frame.rgb) for frame in after] == [round((frame.time_s - gap.end_s) * 25) for frame in after]
+    assert len(after) >= 9 and clock.slept == [0.5, 0.5] and camera.n_plays == 3

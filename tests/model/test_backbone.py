@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 import surgicalmamba as sm
 from surgicalmamba.config import BackboneConfig, ModelConfig
+from surgicalmamba.data.transforms import normalise
 from surgicalmamba.errors import CheckpointError, ConfigError, InputError
 from surgicalmamba.model.backbone import ConvNeXt, to_timm_names
 
@@ -93,6 +94,16 @@ def test_micro_batches_and_recomputation_change_neither_features_nor_gradients(b
     for other in gradients[1:]:
         for ours, reference in zip(other, gradients[0], strict=True):
             torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-4 * float(reference.abs().max() + 1))
+
+
+def test_a_copy_for_pixels_gives_the_features_of_the_normalised_image_and_leaves_the_original_alone(backbone):
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    pixels = torch.randint(0, 256, (2, 64, 96, 3), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = backbone(normalise(pixels, backbone.config.mean_rgb, backbone.config.std_rgb))
+        given = backbone.for_pixels()(pixels.permute(0, 3, 1, 2).float())
+    torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
 
 
 def as_torchvision(name):

@@ -1,5 +1,8 @@
 """kill -9, a real process, a client that resends: the record is that of an uninterrupted run."""
 
+import pytest
+import torch
+
 from surgicalmamba.bench.kills import run_kills
 
 
@@ -7,3 +10,14 @@ def test_random_kills_under_load_lose_and_double_nothing(model, pictures, tmp_pa
     report = run_kills(model, tmp_path, pictures, kills=5, streams=3, fps=8, seed=4, life_s=(0.1, 1.2))
     assert report.frames > 100 and report.reconnects >= 5
     assert report.is_clean, "\n".join(report.lines())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_record_is_that_of_this_process_whatever_its_number_of_threads(model, pictures, tmp_path, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        report = run_kills(model, tmp_path, pictures, kills=1, streams=1, fps=8, seed=1, life_s=(0.1, 0.2))
+    finally:
+        torch.set_num_threads(before)
+    assert report.is_clean and report.frames > 0

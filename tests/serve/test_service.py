@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from rtsp import Camera, transport_stream
 from surgicalmamba.bench.serving import uninterrupted_record
 from surgicalmamba.data.images import decode_jpeg
 from surgicalmamba.serve.config import ServeConfig
@@ -193,6 +194,18 @@ def test_a_file_from_the_settings_is_read_by_the_server(start, tmp_path_factory,
     until(lambda: room.life is Life.FINISHED)
     assert service.writer.flush(10)
     assert [row.time_s for row in service.store.rows(room.info.id)] == [float(i) for i in range(10)]
+
+
+def test_a_network_camera_from_the_settings_is_read_by_the_server_over_rtsp(start, tmp_path, model):
+    camera = Camera(transport_stream(tmp_path / "a.ts", n_frames=20, fps=2))
+    service = start(sources={"theatre": camera.url})
+    room = service.create("Room", None, "wait", {}, "theatre")
+    until(lambda: len(service.store.rows(room.info.id)) >= 8)
+    service.recognizer.finish(room)
+    camera.shutdown()
+    camera.server_close()
+    rows = service.store.rows(room.info.id)
+    assert [row.row for row in rows] == list(range(len(rows))) and rows[0].time_s == 0
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 from surgicalmamba.bench.kills import KillReport, run_kills
 from surgicalmamba.bench.malformed import MalformedReport, run_malformed
 from surgicalmamba.bench.serving import ServerProcess, make_pictures, uninterrupted_record
@@ -169,6 +171,7 @@ def bench_serve(
     on_step: Callable[[str], None] = lambda text: None,
 ) -> ServeReport:
     """The tiny model under load; then, where asked for, killed and lied to."""
+    torch.set_num_threads(1)  # the tiny model gains nothing from more
     model = untrained_demo()
     pictures = make_pictures(PICTURES)
     load, killed, lied = [], None, None

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from surgicalmamba.errors import ServerError
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.serve.config import ServeConfig
@@ -39,7 +41,8 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "surgicalmamba", "serve", "--json", "--port", str(self.port)]
         self._command += ["--model", str(model), "--data", str(data), *settings]
-        self._environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **(environment or {})}
+        # As many threads as here: the last digits of a product depend on it, and records are compared with what is computed here.
+        self._environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed in __exit__
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from surgicalmamba.data.feature_noise import FeatureNoise
 from surgicalmamba.data.images import read_image
 from surgicalmamba.data.lanes import Span, Step, epoch_order, plan_lanes
 from surgicalmamba.data.store import PreparedVideo
@@ -51,12 +52,15 @@ class ClipBatch:
         return np.not_equal(self.labels, UNLABELLED)
 
 
+NO_NOISE = FeatureNoise()
+
+
 class ClipLoader:
     """Iterating gives the batches of one epoch; iterating again gives the next epoch.
 
     `target` computes a value per sample from a whole procedure (such as the transition target), once per video. `rank` of `world_size`
-    processes receives its share of the lanes. `feature_dropout` is the share of feature values set to zero. Threads read
-    ahead `prefetch` batches; they live while an epoch is being iterated."""
+    processes receives its share of the lanes. Features are given as stored unless `disturb` says otherwise. Threads read ahead
+    `prefetch` batches; they live while an epoch is being iterated."""
 
     def __init__(
         self,
@@ -65,7 +69,7 @@ class ClipLoader:
         n_lanes: int,
         clip_len: int,
         transform: FrameTransform | None = None,
-        feature_dropout: float = 0.0,
+        disturb: FeatureNoise = NO_NOISE,
         seed: int = 0,
         shuffle: bool = True,
         workers: int = 2,
@@ -81,7 +85,7 @@ class ClipLoader:
         self.n_lanes = n_lanes
         self._clip_len = clip_len
         self._transform = transform
-        self._feature_dropout = feature_dropout
+        self._disturb = disturb
         self._seed = seed
         self._shuffle = shuffle
         self._workers = workers
@@ -145,7 +149,7 @@ class ClipLoader:
     def _fingerprint(self) -> str:
         """What decides the batches of all processes together, in one hash. Workers, prefetch and how lanes are shared out do not."""
         videos = [(video.id, video.n_samples) for video in self._videos]
-        facts = (videos, self.n_lanes * self._world_size, self._clip_len, self._seed, self._shuffle, self._transform, self._feature_dropout)
+        facts = (videos, self.n_lanes * self._world_size, self._clip_len, self._seed, self._shuffle, self._transform, self._disturb)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     def _begin(self, step: Step, pool: ThreadPoolExecutor) -> tuple[ClipBatch, list[Future[None]]]:
@@ -180,13 +184,17 @@ class ClipLoader:
 
     def _read(self, span: Span, out: NDArray[np.generic], pool: ThreadPoolExecutor) -> list[Future[None]]:
         video, n = self._videos[span.video], span.stop - span.start
-        key = (self.epoch, _AUGMENTATION, span.video, span.start)
-        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=self._seed, spawn_key=key)))
+        rng = self._rng(span.video, span.start)
         if self._transform is None:
-            return [pool.submit(_copy_features, video, span, self._feature_dropout, rng, out)]
+            return [pool.submit(_copy_features, video, span, self._disturb, self._rng(span.video), rng, out)]
         draws = self._transform.draw(rng, n)
         blocks = [(first, min(first + _BLOCK, n)) for first in range(0, n, _BLOCK)]
         return [pool.submit(_read_frames, video, span.start, self._transform, draws, out, *block) for block in blocks]
+
+    def _rng(self, *place: int) -> np.random.Generator:
+        """Random numbers of this epoch for a procedure, or for one clip of it."""
+        key = (self.epoch, _AUGMENTATION, *place)
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=self._seed, spawn_key=key)))
 
     def _whole_target(self, number: int) -> NDArray[np.float32]:
         assert self._target is not None
@@ -199,9 +207,16 @@ class ClipLoader:
         return self._targets[number]
 
 
-def _copy_features(video: PreparedVideo, span: Span, dropout: float, rng: np.random.Generator, out: NDArray[np.generic]) -> None:
+def _copy_features(
+    video: PreparedVideo,
+    span: Span,
+    disturb: FeatureNoise,
+    of_video: np.random.Generator,
+    of_clip: np.random.Generator,
+    out: NDArray[np.generic],
+) -> None:
     features = video.features[span.start : span.stop]
-    out[: len(features)] = features if dropout == 0 else np.where(rng.random(features.shape) < dropout, 0, features)
+    out[: len(features)] = disturb.apply(features, video.features, of_video, of_clip)
 
 
 def _read_frames(

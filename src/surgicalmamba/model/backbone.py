@@ -4,6 +4,7 @@ ImageNet weights come from a file or a Hub id, in the naming of timm, torchvisio
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
@@ -38,14 +39,22 @@ class Block(nn.Module):
 
     def __init__(self, width: int, layer_scale_init: float) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.full((width,), layer_scale_init))
+        self.gamma: nn.Parameter | None = nn.Parameter(torch.full((width,), layer_scale_init))
         self.conv_dw = nn.Conv2d(width, width, 7, padding=3, groups=width)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.mlp = Mlp(width)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.mlp(self.norm(self.conv_dw(x).permute(0, 2, 3, 1)))
-        return x + (self.gamma * y).permute(0, 3, 1, 2)
+        scaled = y if self.gamma is None else self.gamma * y
+        return x + scaled.permute(0, 3, 1, 2)
+
+    def fold_scale(self) -> None:
+        """Put the layer scale into the last product: the same function for one pass over the image less."""
+        if self.gamma is not None:
+            self.mlp.fc2.weight.mul_(self.gamma[:, None])
+            self.mlp.fc2.bias.mul_(self.gamma)
+            self.gamma = None
 
 
 class Stage(nn.Module):
@@ -84,6 +93,20 @@ class ConvNeXt(nn.Module):
         frozen = [self.stem, *self.stages[:n_stages]] if n_stages else []
         for module in frozen:
             module.requires_grad_(False)
+
+    @torch.no_grad()
+    def for_pixels(self) -> "ConvNeXt":
+        """A copy that takes values of 0 to 255 as they are: normalisation is in the stem's weights, layer scales in the products'."""
+        copy = deepcopy(self)
+        stem = copy.stem[0]
+        assert isinstance(stem, nn.Conv2d) and stem.bias is not None
+        mean, std = (stem.weight.new_tensor(values)[:, None, None] for values in (self.config.mean_rgb, self.config.std_rgb))
+        stem.bias.sub_((stem.weight * (mean / std)).sum((1, 2, 3)))
+        stem.weight.div_(255 * std)
+        for module in copy.modules():
+            if isinstance(module, Block):
+                module.fold_scale()
+        return copy
 
     def forward(self, frames: Tensor) -> Tensor:
         if frames.dim() != 4 or frames.shape[1] != 3 or frames.shape[-1] % 32 or frames.shape[-2] % 32:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 EXPORT_FILE = "export.json"
 FORMAT = 1
-ENCODED_AT_ONCE = 8
-"""Pictures in one run of the encoder: more gain nothing and would need room for their activations."""
+ENCODED_AT_ONCE = 2
+"""Pictures in one run of the encoder. With more, the activations leave the processor's caches and each picture takes longer."""
 
 
 def onnx_runtime() -> ModuleType:
@@ -100,12 +100,12 @@ class ExportedEngine(CapturedEngine):
 
 
 def session_options(threads: int) -> "SessionOptions":
-    """One pool of threads per graph; an idle pool must not spin, since the graphs of an engine take turns on the same cores."""
+    """One pool of threads per graph. It may spin while its graph runs; then it must stop, since the graphs take turns on the same cores."""
     options = onnx_runtime().SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 
 

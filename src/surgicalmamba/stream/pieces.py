@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from surgicalmamba.core.rotation import Solve
 from surgicalmamba.core.state import Group, PathState
-from surgicalmamba.data.transforms import normalise
 from surgicalmamba.model.layout import empty_state
 from surgicalmamba.model.path import close_chunks
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
@@ -19,11 +18,10 @@ class EncodePiece(nn.Module):
     def __init__(self, model: SurgicalMamba) -> None:
         super().__init__()
         assert model.backbone is not None
-        self.backbone = model.backbone
+        self.backbone = model.backbone.for_pixels()
 
     def forward(self, frames: Tensor) -> Tensor:
-        config = self.backbone.config
-        return self.backbone.encode_batch(normalise(frames, config.mean_rgb, config.std_rgb))
+        return self.backbone.encode_batch(frames.permute(0, 3, 1, 2).float())
 
 
 class StepPiece(nn.Module):

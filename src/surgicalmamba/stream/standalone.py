@@ -23,7 +23,7 @@ class Recognizer:
         self.about = json.loads((folder / "export.json").read_text(encoding="utf-8"))
         self.options = onnxruntime.SessionOptions()
         self.options.intra_op_num_threads = threads
-        self.options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self.options.add_session_config_entry("session.force_spinning_stop", "1")  # the graphs take turns on the same cores
         self.folder = folder
         self.step = self.open("step.onnx")
         self.encoder = self.open("encode.onnx") if self.about["has_encoder"] else None

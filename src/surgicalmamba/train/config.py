@@ -24,6 +24,10 @@ class DataSettings(Section):
     feature_dropout: Share = Field(
         0.0, description="Share of feature values set to 0 in training, anew every epoch; for presence features, such as tools."
     )
+    feature_jitter: NotNegative = Field(
+        0.0, description="Every feature of a procedure scaled and moved at random by so many deviations in training; for measured signals."
+    )
+    feature_grain: NotNegative = Field(0.0, description="Noise on every feature value in training, in deviations over its procedure.")
     augment: AugmentConfig | None = Field(AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none.")
     allow_overlap: bool = Field(
         False, description="Accept a published split with validation videos inside training; the epoch kept is then chosen on seen videos."

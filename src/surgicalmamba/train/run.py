@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from surgicalmamba.config import PreprocessConfig, RecognizerConfig, load_config, save_config
 from surgicalmamba.data.clips import ClipLoader
+from surgicalmamba.data.feature_noise import FeatureNoise
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import Augment, WholeFrame
 from surgicalmamba.data.vocabulary import PhaseVocabulary
@@ -150,7 +151,7 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
         n_lanes=config.data.n_lanes,
         clip_len=network.clip_len,
         transform=_transform(config),
-        feature_dropout=config.data.feature_dropout,
+        disturb=FeatureNoise(config.data.feature_dropout, config.data.feature_jitter, config.data.feature_grain),
         seed=config.seed,
         workers=config.data.workers,
         rank=world.rank,
