@@ -32,17 +32,15 @@ def test_the_full_preset_is_the_papers_protocol():
     full = PRESETS["full"]
     assert (full.lengths, full.states, full.widths) == ((256, 512, 1024), (16, 64), (32, 64, 128))
     assert (full.vocabulary, full.n_layers) == (8192, 2)
-    for cell in full.cells():
-        assert full.path(cell, "rotated").chunk_len == cell.length // 4
-        run = run_of(config=full, cell=cell)
-        per_dataset = full.updates(cell) // (4 * full.cycles)
-        pairs = [training_batch(run, per_dataset * dataset).places.shape[1] for dataset in range(4)] if cell.length == 256 else None
-        assert pairs in ([8, 16, 32, 64], None)
+    assert all(full.path(cell, "rotated").chunk_len == cell.length // 4 for cell in full.cells())
+    assert {cell.length: full.batch(cell) * cell.length for cell in full.cells()} == {256: 2**18, 512: 2**18, 1024: 2**18}
+    few = run_of(config=full.with_(batch_tokens=2048, examples=8), cell=Cell(256, 16, 32))
+    assert [training_batch(few, dataset).places.shape[1] for dataset in range(4)] == [8, 16, 32, 64]
 
 
 def test_the_rotation_adds_the_few_percent_of_weights_that_the_paper_reports():
     full = PRESETS["full"]
-    for cell in full.cells():
+    for cell in (cell for cell in full.cells() if cell.length == 256):
         plain, rotated = (sum(p.numel() for p in build(run_of(v, full, cell))[0].parameters()) for v in ("plain", "rotated"))
         assert 1.01 <= rotated / plain <= 1.045
 
@@ -56,12 +54,6 @@ def test_both_variants_see_the_same_batches_and_every_cycle_repeats_them():
         assert (a.tokens == b.tokens).all() and (a.places == b.places).all() and (a.tokens == again.tokens).all()
     pairs = [training_batch(plain, update).places.shape[1] for update in range(n // 2)]
     assert pairs == [2] * 4 + [4] * 4 + [8] * 4 + [16] * 4
-
-
-def test_two_variants_of_a_seed_start_from_the_same_shared_weights_only_if_drawn_alike():
-    # The rotation draws its own weights between the layers', so only what is drawn before it is equal: the embedding.
-    plain, rotated = build(run_of("plain"))[0], build(run_of("rotated"))[0]
-    assert torch.equal(plain.embedding.weight, rotated.embedding.weight)
 
 
 def test_logits_at_the_questions_are_those_of_the_whole_sequence_and_come_from_the_past_alone():
@@ -86,9 +78,10 @@ def test_the_rotation_is_reached_by_every_chunk_and_is_trained():
 
 
 def test_a_tiny_cell_learns_above_chance(tmp_path):
-    config = TINY.with_(vocabulary=32, examples=512, batch_tokens=1024, cycles=6, test_examples=64)
-    result = train_run(run_of("plain", config, Cell(64, 16, 32), rate=1e-2), tmp_path)
-    assert result["accuracy"] > 3 * 100 / 16  # sixteen values to guess from
+    config = TINY.with_(lengths=(32,), vocabulary=32, d_head=16, batch_tokens=1024, examples=512, cycles=5, test_examples=128)
+    result = train_run(run_of("plain", config, Cell(32, 8, 32), rate=1e-2), tmp_path)
+    chance = 100 / 16  # sixteen values; 1024 questions, so chance has a deviation of 0.8
+    assert result["accuracy"] > chance + 4
 
 
 def test_stopped_anywhere_a_run_ends_with_the_same_bits(tmp_path, monkeypatch):
@@ -114,7 +107,7 @@ def test_stopped_anywhere_a_run_ends_with_the_same_bits(tmp_path, monkeypatch):
 
 def test_killed_in_the_middle_the_same_call_ends_with_the_numbers_of_a_whole_one(tmp_path):
     sizes = ["lengths=[64]", "states=[8]", "widths=[16]", "vocabulary=64", "rates=[0.003]", "rank=2"]
-    steps = ["batch_tokens=2048", "examples=512", "cycles=2", "test_examples=32", "save_every=5"]
+    steps = ["batch_tokens=512", "examples=96", "cycles=2", "test_examples=16", "save_every=5"]
     call = [sys.executable, "-m", "surgicalmamba", "study", "mqar", *sizes, *steps, "--seeds", "1"]
     out = tmp_path / "killed"
     first = subprocess.Popen([*call, "--out", str(out)], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -123,15 +116,12 @@ def test_killed_in_the_middle_the_same_call_ends_with_the_numbers_of_a_whole_one
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    assert not list(out.glob("cells/*/result.json")) or len(list(out.glob("cells/*/result.json"))) < 2
-    said = [
-        json.loads(subprocess.run([*call, "--out", str(folder), "--json"], capture_output=True, text=True, check=True).stdout)
-        for folder in (out, tmp_path / "whole")
-    ]
-    cells = [study["cells"]["T64-N8-d16"] for study in said]
-    assert cells[0]["gain_by_seed"] == cells[1]["gain_by_seed"]
+    assert len(list(out.glob("cells/*/result.json"))) < 2  # something was left to do
+    said = json.loads(subprocess.run([*call, "--out", str(out), "--json"], capture_output=True, text=True, check=True).stdout)
+    config = preset_config("scaled", [*sizes, *steps])
     for variant in ("plain", "rotated"):
-        assert cells[0][variant]["accuracy_by_seed"] == cells[1][variant]["accuracy_by_seed"]
+        straight = train_run(run_of(variant, config, rate=3e-3), tmp_path / "whole")
+        assert said["cells"]["T64-N8-d16"][variant]["accuracy_by_seed"] == [straight["accuracy"]]
     assert (out / "mqar.png").is_file() and (out / "mqar.svg").is_file()
 
 
@@ -177,7 +167,7 @@ def test_an_unfinished_study_says_which_run_is_missing(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("lengths=[100]", "100 is no multiple of 64"),
+        ("lengths=[100]", "100 is no multiple of 32"),
         ("vocabulary=16", "too few keys for 16 pairs"),
         ("wdths=[32]", "did you mean 'widths'"),
     ],

@@ -88,8 +88,8 @@ def compare_spread(
     differences = differences - sum(run[drawn].std(axis=1, ddof=1) for run in first) / len(first)
     tail = 50.0 * (1.0 - confidence)
     low, high = np.percentile(differences, [tail, 100.0 - tail])
-    spreads = [float(values.std(axis=1, ddof=1).mean()) for values in (first, second)]
-    return SpreadComparison(*spreads, spreads[1] - spreads[0], float(low), float(high))
+    one, other = (float(values.std(axis=1, ddof=1).mean()) for values in (first, second))
+    return SpreadComparison(one, other, other - one, float(low), float(high))
 
 
 def wilcoxon(differences: FloatArray) -> float:

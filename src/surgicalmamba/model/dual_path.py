@@ -55,6 +55,6 @@ class DualPathBlock(nn.Module):
             fast = self.fast(u, state.fast, frame_index, condition=slow.y)
             y, gate, fast_state = self.slow_scale * slow.y + self.fast_scale * fast.y, fast.gate, fast.state
         x = x + self.out_proj(self.out_norm(y * F.silu(gate)).to(x.dtype))
-        if self.ffn is not None:
+        if self.ffn is not None and self.ffn_norm is not None:
             x = x + self.ffn(self.ffn_norm(x))
         return x, slow.intensity_logit, BlockState(slow.state, fast_state)

@@ -23,6 +23,7 @@ class MqarConfig(Section):
     widths: tuple[Positive, ...] = Field((32, 64, 128), description="Model widths. Paper: 32, 64, 128.")
     vocabulary: Positive = Field(8192, description="Tokens. Paper: 8192.")
     n_layers: Positive = Field(2, description="Paper: 2.")
+    d_head: Positive = Field(64, description="Head width, at most the inner width of twice the model's. Mamba-2: 64.")
     chunks: Positive = Field(4, description="Chunks of a sequence. Paper: chunks of T/4.")
     rank: Positive = Field(4, description="Rotation planes. Not in the paper; with d_hidden it keeps the added weights at a few percent.")
     d_hidden: Positive = Field(8, description="Hidden width of the rotation's networks. Not in the paper.")
@@ -38,8 +39,8 @@ class MqarConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "MqarConfig":
         for length in self.lengths:
-            if length % (2 * PAIR_SHARES[0]) or length % self.chunks:
-                raise ValueError(f"lengths: {length} is no multiple of {2 * PAIR_SHARES[0]} and of {self.chunks} chunks.")
+            if length % PAIR_SHARES[0] or length % self.chunks:
+                raise ValueError(f"lengths: {length} is no multiple of {PAIR_SHARES[0]} and of {self.chunks} chunks.")
             if length // PAIR_SHARES[-1] > self.vocabulary // 2:
                 raise ValueError(f"vocabulary={self.vocabulary} has too few keys for {length // PAIR_SHARES[-1]} pairs.")
         return self
@@ -54,7 +55,9 @@ class MqarConfig(Section):
     def path(self, cell: "Cell", variant: Variant) -> PathConfig:
         """The SSD path of a layer; both variants differ in the rotation only."""
         rotation = None if variant == "plain" else RotationConfig(rank=self.rank, d_hidden=self.d_hidden, theta_init=self.theta_init)
-        return PathConfig(chunk_len=cell.length // self.chunks, d_state=cell.d_state, d_head=min(64, 2 * cell.d_model), rotation=rotation)
+        return PathConfig(
+            chunk_len=cell.length // self.chunks, d_state=cell.d_state, d_head=min(self.d_head, 2 * cell.d_model), rotation=rotation
+        )
 
     def batch(self, cell: "Cell") -> int:
         """Examples in a batch."""

@@ -64,7 +64,7 @@ def draw_sensitivity(sweeps: Sequence[Sweep], title: str) -> Figure:
         axes.set_visible(False)
     for axes in panels[:, 0]:
         axes.set_ylabel("accuracy, %")
-    panels.flat[0].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=2)
     figure.suptitle(title, fontsize=10)
     return figure
 
