@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "model": {"errors", "config", "core", "version"},
     "train": {"errors", "config", "core", "model", "data", "eval", "version"},
     "stream": {"errors", "config", "core", "model", "data", "eval", "report", "version"},
-    "peers": {"errors", "config", "core", "model"},
+    "peers": {"errors", "config", "core", "model", "train", "stream"},  # losses and sessions; those build peers by name
     "serve": {"errors", "config", "core", "model", "data", "eval", "stream", "version"},
     "studies": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
     "doctor": {"version"},

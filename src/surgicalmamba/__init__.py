@@ -9,13 +9,19 @@ from surgicalmamba.version import __version__
 
 if TYPE_CHECKING:
     from surgicalmamba import data as data
+    from surgicalmamba import peers as peers
     from surgicalmamba.config import ModelConfig as ModelConfig
+    from surgicalmamba.config import RecognizerConfig as RecognizerConfig
+    from surgicalmamba.core.state import LaneState as LaneState
     from surgicalmamba.core.state import ModelState as ModelState
     from surgicalmamba.eval import metrics as metrics
     from surgicalmamba.eval.protocols import score as score
     from surgicalmamba.model.checkpoint import load as load
     from surgicalmamba.model.checkpoint import load_backbone as load_backbone
     from surgicalmamba.model.recognizer import Output as Output
+    from surgicalmamba.model.recognizer import Recognizer as Recognizer
+    from surgicalmamba.model.registry import build as build
+    from surgicalmamba.model.registry import register as register
     from surgicalmamba.model.release import load_release as load_release
     from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
     from surgicalmamba.serve.client import Client as Client
@@ -32,15 +38,21 @@ _HOME = {
     "Output": "surgicalmamba.model.recognizer",
     "PhaseEstimate": "surgicalmamba.stream.estimate",
     "Policy": "surgicalmamba.stream.policy",
+    "Recognizer": "surgicalmamba.model.recognizer",
+    "RecognizerConfig": "surgicalmamba.config",
     "Session": "surgicalmamba.stream.session",
     "SessionPool": "surgicalmamba.stream.pool",
     "SurgicalMamba": "surgicalmamba.model.surgical_mamba",
+    "LaneState": "surgicalmamba.core.state",
+    "build": "surgicalmamba.model.registry",
     "data": "surgicalmamba.data",
     "load": "surgicalmamba.model.checkpoint",
     "load_backbone": "surgicalmamba.model.checkpoint",
     "load_release": "surgicalmamba.model.release",
     "losses": "surgicalmamba.train.losses",
     "metrics": "surgicalmamba.eval.metrics",
+    "peers": "surgicalmamba.peers",
+    "register": "surgicalmamba.model.registry",
     "score": "surgicalmamba.eval.protocols",
 }
 

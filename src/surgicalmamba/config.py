@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from surgicalmamba.errors import ConfigError
 
 S = TypeVar("S", bound="Section")
+R = TypeVar("R", bound="RecognizerConfig")
 Positive = Annotated[int, Field(gt=0)]
 
 _inside_validation: ContextVar[bool] = ContextVar("inside_validation", default=False)
@@ -253,25 +254,21 @@ class PreprocessConfig(Section):
         return Fraction(self.fps)
 
 
-class ModelConfig(Section):
-    """The whole network. `ModelConfig()` is the paper's model for seven phases."""
+class RecognizerConfig(Section):
+    """What every recognizer has: phases, the width of its features, and the pictures they are made from. Its own settings come on top."""
 
     n_phases: Positive = Field(7, description="Number of phases.")
     phases: tuple[str, ...] | None = Field(None, description="Phase names in id order; None when only ids are known.")
-    d_model: Positive = Field(768, description="Width of the temporal model. Release: 768.")
-    n_blocks: Positive = Field(4, description="Dual-path blocks K. Paper: 4.")
-    clip_len: Positive = Field(256, description="Frames L after which fast path and head start anew, in training and live. Paper: 256.")
     d_feature: Positive | None = Field(None, description="Width of the frame features; needed only when there is no backbone.")
     standardise: bool = Field(
         False, description="Give every feature mean 0 and deviation 1 over the training videos; for raw signals such as kinematics."
     )
-    backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
-    block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
-    head: HeadConfig = Field(HeadConfig(), description="The output head.")
+    backbone: BackboneConfig | None = Field(None, description="Frame encoder; null when features are given.")
     preprocess: PreprocessConfig = Field(PreprocessConfig(), description="How pictures are made ready, in training and live.")
+    clip_len: Positive = Field(256, description="Frames per call in training and prediction; the memory is carried on from call to call.")
 
     @model_validator(mode="after")
-    def _check(self) -> "ModelConfig":
+    def _check_inputs(self: R) -> R:
         if self.phases is not None and len(self.phases) != self.n_phases:
             raise ValueError(f"phases has {len(self.phases)} names but n_phases={self.n_phases}; give one name per phase.")
         if self.backbone is None and self.d_feature is None:
@@ -280,6 +277,29 @@ class ModelConfig(Section):
             raise ValueError(f"d_feature={self.d_feature} contradicts the backbone, which gives {self.backbone.widths[-1]}; leave it out.")
         if self.standardise and self.backbone is not None:
             raise ValueError("standardise is for features given from outside; a backbone's features change as it learns. Set it to false.")
+        return self
+
+    @property
+    def feature_width(self) -> int:
+        """Width of one frame's feature vector, from the backbone or from d_feature."""
+        if self.backbone is not None:
+            return self.backbone.widths[-1]
+        assert self.d_feature is not None
+        return self.d_feature
+
+
+class ModelConfig(RecognizerConfig):
+    """SurgicalMamba. `ModelConfig()` is the paper's model for seven phases."""
+
+    d_model: Positive = Field(768, description="Width of the temporal model. Release: 768.")
+    n_blocks: Positive = Field(4, description="Dual-path blocks K. Paper: 4.")
+    clip_len: Positive = Field(256, description="Frames L after which fast path and head start anew, in training and live. Paper: 256.")
+    backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
+    block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
+    head: HeadConfig = Field(HeadConfig(), description="The output head.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelConfig":
         for name, path in self.paths().items():
             d_inner = path.expand * self.d_model
             if d_inner % path.d_head:
@@ -290,14 +310,6 @@ class ModelConfig(Section):
                     f"rotate. Use a chunk_len of at most {max(1, self.clip_len // 2)} or set {name}.rotation to null."
                 )
         return self
-
-    @property
-    def feature_width(self) -> int:
-        """Width of one frame's feature vector, from the backbone or from d_feature."""
-        if self.backbone is not None:
-            return self.backbone.widths[-1]
-        assert self.d_feature is not None
-        return self.d_feature
 
     def paths(self) -> dict[str, PathConfig]:
         """The SSD paths that exist, by their dotted setting name."""

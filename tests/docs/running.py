@@ -159,4 +159,3 @@ class PageRun:
             assert self._server.stdout is not None
             self._server.stdout.close()
             self._server = None
-

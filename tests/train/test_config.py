@@ -8,7 +8,7 @@ from surgicalmamba.config import PRESETS, load_config, save_config
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.train.config import TrainConfig
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
 
 
 def test_there_is_a_config_for_every_benchmark():

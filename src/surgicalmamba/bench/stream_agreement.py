@@ -13,7 +13,7 @@ from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import WholeFrame
 from surgicalmamba.errors import DataError
 from surgicalmamba.model.checkpoint import load
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.stream.engine import Engine
 from surgicalmamba.stream.engines import open_engine
 from surgicalmamba.train.predict import predict_video, videos_of
@@ -62,7 +62,7 @@ def bench_agreement(checkpoint: str, data: Path, split: str, engine_name: str, m
     return Agreement(engine.name, frames, agreeing, agreeing / frames, largest)
 
 
-def _probabilities(engine: Engine, model: SurgicalMamba, video: PreparedVideo, n_frames: int) -> np.ndarray:
+def _probabilities(engine: Engine, model: AnyRecognizer, video: PreparedVideo, n_frames: int) -> np.ndarray:
     """A video through an engine as a live session would push it."""
     state, rows = engine.initial_state(1), []
     for features in _vectors(engine, model, video, n_frames):
@@ -72,7 +72,7 @@ def _probabilities(engine: Engine, model: SurgicalMamba, video: PreparedVideo, n
     return torch.stack(rows).numpy()
 
 
-def _vectors(engine: Engine, model: SurgicalMamba, video: PreparedVideo, n_frames: int) -> Iterator[Tensor]:
+def _vectors(engine: Engine, model: AnyRecognizer, video: PreparedVideo, n_frames: int) -> Iterator[Tensor]:
     if video.kind == "features":
         for row in video.features[:n_frames]:
             yield torch.from_numpy(np.array(row))[None]

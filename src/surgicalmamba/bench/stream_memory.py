@@ -31,21 +31,24 @@ def _run_frames(name: str, folder: Path, threads: int) -> None:
     import torch
 
     from surgicalmamba.stream.engine import Engine
+    from surgicalmamba.stream.parity import model_config
 
     torch.set_num_threads(threads)
     engine: Engine
     if name in ("eager", "compiled"):
         from surgicalmamba.model.checkpoint import load
+        from surgicalmamba.model.surgical_mamba import SurgicalMamba
         from surgicalmamba.stream.compiled import CompiledEngine
         from surgicalmamba.stream.eager import EagerEngine
 
         model = load(folder)
+        assert isinstance(model, SurgicalMamba)  # as the measurement saved it
         engine = EagerEngine(model) if name == "eager" else CompiledEngine(model)
     else:
         from surgicalmamba.stream.exported import ExportedEngine
 
         engine = ExportedEngine(folder, threads)
-    config = engine.config
+    config = model_config(engine)
     assert config.backbone is not None
     size = config.backbone.image_size
     state = engine.initial_state(1).at([config.block.slow.chunk_len - 2])

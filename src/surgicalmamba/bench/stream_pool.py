@@ -7,6 +7,7 @@ import torch
 
 from surgicalmamba.bench.timing import summarise
 from surgicalmamba.stream.engine import Engine
+from surgicalmamba.stream.parity import model_config
 
 SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64)
 LIMIT_MS = 1000.0
@@ -40,7 +41,7 @@ def largest_pool(rows: list[PoolRow]) -> int:
 
 def _rounds(engine: Engine, n_streams: int, rounds: int) -> PoolRow:
     """Streams spread evenly over a chunk, as streams that began at their own times are."""
-    config = engine.config
+    config = model_config(engine)
     assert config.backbone is not None
     size, chunk_len = config.backbone.image_size, config.block.slow.chunk_len
     pictures = torch.randint(0, 256, (n_streams, size, size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

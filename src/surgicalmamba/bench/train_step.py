@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.bench.timing import summarise
 from surgicalmamba.bench.train import PARTS, WARMUP, StepBench, StepTask, step_model
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import LaneState
 from surgicalmamba.data.clips import ClipBatch, ClipLoader
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.model.recognizer import Output
@@ -76,7 +77,7 @@ class TimedTrainer(Trainer):
     def _note_arrival(self, _gradient: Tensor) -> None:
         self._reached_backbone = time.perf_counter()
 
-    def _temporal(self, features: Tensor, before: ModelState) -> Output[ModelState]:
+    def _temporal(self, features: Tensor, before: LaneState) -> Output[Any]:
         with self.clock.timing("temporal"):
             return super()._temporal(features, before)
 

@@ -1,4 +1,4 @@
-"""`surgicalmamba check DIR`: look over a source folder or a prepared dataset."""
+"""`surgicalmamba check`: look over a source folder or a prepared dataset, or a recognizer."""
 
 import json as json_module
 from dataclasses import asdict
@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surgicalmamba.cli.check_model import check_model
+
 if TYPE_CHECKING:
     from surgicalmamba.data.check import CheckReport, VideoCheck
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(help="A dataset as downloaded, your own folder, or a prepared dataset.")],
+    folder: Annotated[Path | None, typer.Argument(help="A dataset as downloaded, your own folder, or a prepared dataset.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Which dataset a source folder holds. Default: found out by its files.")] = None,
     source: Annotated[Path | None, typer.Option(help="For a prepared dataset: its source, to tell whether it is stale.")] = None,
     tolerance: Annotated[int, typer.Option(min=0, help="Samples by which a video and its labels may differ in length.")] = 2,
+    model: Annotated[str | None, typer.Option(help="Check a recognizer instead: a checkpoint, a peer's name, or module:Class.")] = None,
+    settings: Annotated[list[str] | None, typer.Option(help="With --model: key=value for a network built anew; repeatable.")] = None,
+    frames: Annotated[int, typer.Option(min=10, help="With --model: frames of the sequences compared.")] = 150,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")] = False,
 ) -> None:
     """Show per video what is there and what is wrong: frames, labels, absent phases, unlabelled stretches, duplicates, split overlap.
 
-    Exits 1 when something is wrong.
+    With --model: whether a recognizer keeps the contract of streaming (docs/peers.md), one line per check. Exits 1 when something is
+    wrong.
 
     Example: surgicalmamba check PREPARED
     """
+    if (folder is None) == (model is None):
+        raise typer.BadParameter("give a folder to look over, or --model to check a recognizer.")
+    if model is not None:
+        check_model(model, settings or [], frames, json)
+        return
+    assert folder is not None
     from rich.console import Console
     from rich.progress import Progress
 

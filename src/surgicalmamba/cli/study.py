@@ -9,6 +9,7 @@ from surgicalmamba.cli.study_ablation import ablation
 from surgicalmamba.cli.study_equations import equations
 from surgicalmamba.cli.study_inspect import inspect
 from surgicalmamba.cli.study_mqar import mqar
+from surgicalmamba.cli.study_peers import peers
 from surgicalmamba.cli.study_regime import regime
 from surgicalmamba.cli.study_run import command_line, run_with_bar
 from surgicalmamba.cli.study_sensitivity import sensitivity
@@ -63,4 +64,5 @@ study.command()(equations)
 study.command()(inspect)
 study.command()(ablation)
 study.command()(mqar)
+study.command()(peers)
 study.command()(sensitivity)

@@ -171,7 +171,7 @@ class LaneState(TensorRecord):
     def reset(self: L, lanes: Sequence[int]) -> L:
         """A copy in which these lanes begin a new procedure."""
         index = tuple(0 if lane in set(lanes) else seen for lane, seen in enumerate(self.frame_index))
-        return replace(self.clear(lanes), frame_index=index)
+        return replace(self.clear(lanes), frame_index=index).with_length(min(self.length, max(index, default=0)))
 
     def reset_clip(self: L, lanes: Sequence[int]) -> L:
         """A copy in which these lanes begin a new clip. A memory that knows no clips carries on."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.errors import CheckpointError, ConfigError
+from surgicalmamba.model.registry import DEFAULT, network_of
 from surgicalmamba.version import __version__
 
 if TYPE_CHECKING:
-    from surgicalmamba.model.surgical_mamba import SurgicalMamba
+    from surgicalmamba.model.recognizer import AnyRecognizer
 
 FORMAT = 1
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -60,7 +60,7 @@ def fit(model: torch.nn.Module, weights: Mapping[str, Tensor], source: str) -> N
     model.load_state_dict(dict(weights))
 
 
-def save(model: "SurgicalMamba", folder: Path, provenance: Mapping[str, object] | None = None) -> None:
+def save(model: "AnyRecognizer", folder: Path, provenance: Mapping[str, object] | None = None) -> None:
     """Write a checkpoint folder. Each file appears whole or not at all; config.json comes last and marks it complete."""
     from safetensors.torch import save_file
 
@@ -68,6 +68,7 @@ def save(model: "SurgicalMamba", folder: Path, provenance: Mapping[str, object] 
     about = {
         "format": FORMAT,
         "surgicalmamba": __version__,
+        "recognizer": model.name,
         "model": model.config.model_dump(mode="json"),
         "provenance": dict(provenance or {}),
     }
@@ -80,20 +81,18 @@ def save(model: "SurgicalMamba", folder: Path, provenance: Mapping[str, object] 
     os.replace(config_part, folder / CONFIG_FILE)
 
 
-def load(path_or_hub_id: str | Path) -> "SurgicalMamba":
-    """A trained model from a checkpoint folder or a Hugging Face Hub id such as `owner/name`."""
-    from surgicalmamba.model.surgical_mamba import SurgicalMamba
-
+def load(path_or_hub_id: str | Path) -> "AnyRecognizer":
+    """A trained model from a checkpoint folder or a Hugging Face Hub id such as `owner/name`: SurgicalMamba, or whichever it is."""
     folder = Path(path_or_hub_id)
     if not folder.exists() and looks_like_hub_id(str(path_or_hub_id)):
         folder = fetch(str(path_or_hub_id), CONFIG_FILE).parent
         fetch(str(path_or_hub_id), WEIGHTS_FILE)
     about = read_about(folder)
     try:
-        config = ModelConfig(**about["model"])
+        network = network_of(str(about.get("recognizer", DEFAULT)))
+        model = network(network.config_class(**about["model"]))
     except (ConfigError, TypeError) as error:
         raise CheckpointError(f"{folder / CONFIG_FILE}: {error}") from None
-    model = SurgicalMamba(config)
     fit(model, read_weights(folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
     return model.eval()
 
@@ -114,9 +113,10 @@ def read_about(folder: Path) -> dict[str, dict[str, object]]:
     return about
 
 
-def fingerprint(model: "SurgicalMamba") -> str:
+def fingerprint(model: "AnyRecognizer") -> str:
     """SHA-256 over config and weights: equal for models that give the same answers, whatever files they came from."""
     digest = hashlib.sha256(json.dumps(model.config.model_dump(mode="json"), sort_keys=True).encode())
+    digest.update(b"" if model.name == DEFAULT else model.name.encode())
     for name, value in sorted(model.state_dict().items()):
         array = value.detach().cpu().contiguous()
         digest.update(f"{name}:{array.dtype}:{tuple(array.shape)}".encode())
@@ -201,7 +201,7 @@ def _state_dict_in(content: object, file: Path) -> dict[str, Tensor]:
     return {str(key).removeprefix("module."): value for key, value in content.items()}
 
 
-def load_backbone(model: "SurgicalMamba", path_or_hub_id: str | Path) -> None:
+def load_backbone(model: "AnyRecognizer", path_or_hub_id: str | Path) -> None:
     """Put weights into a model's backbone: ImageNet's from a file or Hub id, in any naming `to_timm_names` knows, or those of a checkpoint
     of this package (a folder), such as one trained on other videos."""
     from surgicalmamba.model.backbone import to_timm_names

@@ -1,11 +1,28 @@
-"""The contract that training, streaming and evaluation see: features and a state in, logits and a state out."""
+"""What every recognizer is: features and a state in, logits and a state out, for any number of frames per call.
 
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+A recognizer of its own derives from `Recognizer`, names its settings in a `RecognizerConfig`, keeps all of its memory in a frozen
+dataclass derived from `LaneState`, and writes two methods: `initial_state` and `temporal`. Training, prediction, streaming, snapshots
+and the server then work with it; `surgicalmamba check --model` tells whether it keeps the contract."""
 
-from torch import Tensor
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-StateT = TypeVar("StateT")
+import torch
+from torch import Tensor, nn
+
+from surgicalmamba.config import RecognizerConfig
+from surgicalmamba.core.precision import full_dtype
+from surgicalmamba.core.state import LaneState
+from surgicalmamba.errors import InputError, NonFiniteError
+from surgicalmamba.model.backbone import ConvNeXt
+from surgicalmamba.model.standardise import Standardise
+
+StateT = TypeVar("StateT", bound=LaneState)
+Memory = Literal["O(1)", "O(W)", "O(T)"]
+"""How the state grows: a fixed recurrent state, a fixed window of the past, or all of the past."""
 
 
 @dataclass(frozen=True)
@@ -15,19 +32,179 @@ class Output(Generic[StateT]):
     logits: Tensor  # (b, l, k)
     intensity_logits: Tensor | None  # (b, l, n_blocks); None for a recognizer without intensity
     state: StateT
+    auxiliary: Mapping[str, Tensor] = field(default_factory=dict)
+    """What `training_loss` needs besides; empty outside training."""
 
 
-class Recognizer(Protocol[StateT]):
-    """Anything that streams: causal, with all of its memory in an explicit state."""
+class Recognizer(nn.Module, ABC, Generic[StateT]):
+    """Anything that streams: causal, with all of its memory in an explicit state.
 
-    @property
-    def n_phases(self) -> int: ...
+    Cutting a procedure into calls in any way gives the same logits. Lanes are independent procedures; each has its own clock in
+    `state.frame_index`, and lanes that begin a procedure are zeroed by `state.reset`, so zeros must mean "nothing seen"."""
 
-    @property
-    def feature_width(self) -> int: ...
+    name: ClassVar[str]
+    """How a checkpoint names the network."""
+    config_class: ClassVar[type[RecognizerConfig]]
+    config: RecognizerConfig
+    memory: Memory
+    lookahead: int = 0
+    """Frames after t that the logits of t depend on."""
 
+    def __init__(self, config: RecognizerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = None if config.backbone is None else ConvNeXt(config.backbone)
+        self.standardise = Standardise(config.feature_width) if config.standardise else None
+
+    @abstractmethod
     def initial_state(self, n_lanes: int) -> StateT:
-        """The memory before the first frame of `n_lanes` procedures."""
+        """The memory before the first frame of `n_lanes` procedures: zeros on the model's device."""
+
+    @abstractmethod
+    def temporal(self, features: Tensor, state: StateT) -> Output[StateT]:
+        """Checked and standardised features (b, l, d_feature) -> logits of each frame from that frame and the past alone, for any l.
+
+        The state returned has moved on by l frames (`LaneState.advance`)."""
+
+    def training_loss(self, output: Output[StateT], labels: Tensor, target: Tensor) -> Tensor | None:
+        """A loss of this network's own beside the cross-entropy of its logits: one number, a mean over labelled frames, weighted.
+
+        labels (b, l) with -1 where a frame is unlabelled or padding; target (b, l) is the transition target. None for nothing."""
+        return None
+
+    @torch.no_grad()
+    def measure(self, features: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
+        """Before training: what is measured on the training videos and not learned. Per video features (t, d) and labels (t).
+
+        On pictures there are no features to measure, and `features` is empty."""
+        if self.standardise is not None:
+            self.standardise.fit(torch.cat(list(features)))
+
+    def remember(self, features: Tensor, state: StateT) -> StateT:
+        """The memory after these frames; for a network that can keep frames in mind without the cost of its answers."""
+        return self.advance(features, state).state
+
+    @property
+    def n_phases(self) -> int:
+        return self.config.n_phases
+
+    @property
+    def feature_width(self) -> int:
+        return self.config.feature_width
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights; float32 without any."""
+        return next((parameter.dtype for parameter in self.parameters()), torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
+
+    def zeros(self, *shape: int) -> Tensor:
+        """A tensor for a state: zeros in full precision, where the weights are."""
+        return torch.zeros(*shape, dtype=full_dtype(self.dtype), device=self.device)
+
+    def forward(self, frames: Tensor, state: StateT | None = None) -> Output[StateT]:
+        """frames (b, l, 3, H, W), ImageNet-normalised, H and W multiples of 32; l may be anything from one frame up."""
+        if self.backbone is None:
+            raise InputError("this model has no backbone (config.backbone is null); call forward_features with feature vectors.")
+        if frames.dim() != 5 or frames.shape[2] != 3:
+            raise InputError(f"frames have shape {tuple(frames.shape)}; expected (batch, frames, 3, height, width).")
+        self._check_tensor("frames", frames, state)
+        features = self.encode(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
+        return self.forward_features(features, state)
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Frames (n, 3, H, W), ImageNet-normalised -> features (n, d_feature); each frame by itself."""
+        if self.backbone is None:
+            raise InputError("this model has no backbone (config.backbone is null), so it cannot encode frames.")
+        features: Tensor = self.backbone(frames)
+        return features
 
     def forward_features(self, features: Tensor, state: StateT | None = None) -> Output[StateT]:
-        """features (b, l, d_feature) -> logits for each frame from that frame and the past alone, for any l."""
+        """features (b, l, d_feature) -> logits of every frame from that frame and the past alone, for any l."""
+        if features.dim() != 3 or features.shape[-1] != self.feature_width:
+            raise InputError(f"features have shape {tuple(features.shape)}; expected (batch, frames, {self.feature_width}).")
+        self._check_tensor("features", features, state)
+        before = state if state is not None else self.initial_state(features.shape[0])
+        output = self.advance(features, before)
+        if not torch.isfinite(output.logits).all():
+            raise self._locate_non_finite(features, before)
+        return output
+
+    def advance(self, features: Tensor, state: StateT) -> Output[StateT]:
+        """`forward_features` without its checks."""
+        return self.temporal(features if self.standardise is None else self.standardise(features), state)
+
+    def _check_tensor(self, name: str, values: Tensor, state: StateT | None) -> None:
+        """One-line refusals at the door: type, emptiness, device, lanes, non-finite values."""
+        if self.dtype != full_dtype(self.dtype):
+            raise InputError(f"the model's weights are {self.dtype}; keep them float32 and use torch.autocast for speed.")
+        if not values.is_floating_point():
+            raise InputError(f"{name} are {values.dtype}; expected floating point (scale images to 0..1, then normalise).")
+        if values.dtype != self.dtype and not torch.is_autocast_enabled(values.device.type):
+            raise InputError(f"{name} are {values.dtype} but the model is {self.dtype}; convert with {name}.to({self.dtype}).")
+        if values.device != self.device:
+            raise InputError(f"{name} are on {values.device} but the model is on {self.device}; move one of them.")
+        if values.shape[0] == 0 or values.shape[1] == 0:
+            raise InputError(f"{name} are empty, shape {tuple(values.shape)}; give at least one frame of one procedure.")
+        if state is not None and state.n_lanes != values.shape[0]:
+            raise InputError(f"{name} have {values.shape[0]} lanes but the state has {state.n_lanes}; pass the state of these procedures.")
+        finite = torch.isfinite(values.flatten(2)).all(-1)
+        if not finite.all():
+            lane, frame = (int(i) for i in (~finite).nonzero()[0])
+            seen = state.frame_index[lane] if state is not None else 0
+            raise NonFiniteError(f"{name} hold a NaN or infinity at lane {lane}, frame {seen + frame}; check the input there.", lane)
+
+    @torch.no_grad()
+    def _locate_non_finite(self, features: Tensor, state: StateT) -> NonFiniteError:
+        """Repeat a failed call lane by lane and frame by frame, and name the first place that is not finite."""
+        bad = [name for name, value in self.named_parameters() if not torch.isfinite(value).all()]
+        if bad:
+            return NonFiniteError(f"{len(bad)} weights hold a NaN or infinity, the first is {bad[0]!r}; load an earlier checkpoint.")
+        broken: list[str] = []
+
+        def watch(name: str) -> Callable[[nn.Module, object, object], None]:
+            return lambda _module, _inputs, outputs: None if _is_finite(outputs) else broken.append(part_of_name(name))
+
+        parts = {name: part for name, part in self.named_modules() if name.count(".") == (name.startswith("blocks.")) and name != "blocks"}
+        hooks = [part.register_forward_hook(watch(name)) for name, part in parts.items() if name]
+        try:
+            for lane, seen in enumerate(state.frame_index):
+                memory = state.select([lane])
+                for name, tensor in zip(memory.names(), memory.tensors(), strict=True):
+                    if not torch.isfinite(tensor).all():
+                        message = f"the state given is not finite in {part_of_name(name)}, lane {lane}, before frame {seen}; start anew."
+                        return NonFiniteError(message, lane)
+                for frame in range(features.shape[1]):
+                    output = self.advance(features[lane : lane + 1, frame : frame + 1], memory)
+                    if broken or not _is_finite(output.logits):
+                        what = broken[0] if broken else "the network"
+                        return NonFiniteError(f"{what} gives a NaN or infinity at lane {lane}, frame {seen + frame}.", lane)
+                    memory = output.state
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return NonFiniteError("the logits hold a NaN or infinity that single frames do not reproduce; check the precision settings.")
+
+    def save(self, folder: str | Path, provenance: Mapping[str, object] | None = None) -> None:
+        """Write config.json and model.safetensors, both or neither. `surgicalmamba.load` reads them back."""
+        from surgicalmamba.model.checkpoint import save
+
+        save(self, Path(folder), provenance)
+
+
+AnyRecognizer = Recognizer[Any]
+
+
+def part_of_name(name: str) -> str:
+    """The part of a network that a parameter or a tensor of the state belongs to, in words: blocks.1.slow.A_log is in block 1."""
+    first, *rest = name.split(".")
+    return f"block {rest[0]}" if first == "blocks" and rest else f"the {first}"
+
+
+def _is_finite(value: object) -> bool:
+    """Whether a module's output is finite: a tensor, or the first of a tuple."""
+    first = value[0] if isinstance(value, tuple) and value else value
+    return not isinstance(first, Tensor) or bool(torch.isfinite(first).all())

@@ -62,7 +62,7 @@ class ServeConfig(Section):
     retention_days: Annotated[float, Field(gt=0)] | None = Field(None, description="Finished sessions older than this are deleted.")
     abandon_h: Annotated[float, Field(gt=0)] = Field(24.0, description="A session without frames for so long is finished, hours.")
     commit_ms: Annotated[int, Field(ge=1, le=10_000)] = Field(200, description="Estimates of all sessions are written this often.")
-    snapshot_frames: Positive | None = Field(None, description="Frames between two snapshots; null is the slow path's chunk.")
+    snapshot_frames: Positive | None = Field(None, description="Frames between two snapshots; null: the slow chunk, 64 for a peer.")
     keep_images: bool = Field(False, description="Store the received pictures in the data folder.")
     demo: bool = Field(False, description="Offer a synthetic procedure at the press of a button.")
 

@@ -18,13 +18,14 @@ from surgicalmamba.serve.service import Service
 from surgicalmamba.stream.engines import open_engine
 
 if TYPE_CHECKING:
+    from surgicalmamba.model.recognizer import AnyRecognizer
     from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
 log = logging.getLogger("surgicalmamba.serve")
 _ENVELOPE_ROOM = 1024
 
 
-def load_model(config: ServeConfig) -> "tuple[SurgicalMamba, str, bool | None]":
+def load_model(config: ServeConfig) -> "tuple[AnyRecognizer, str, bool | None]":
     """The model, the name it is shown under, and, for a demo model, whether it is trained."""
     from surgicalmamba.model.checkpoint import demo_model_path, load
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
 
+from surgicalmamba.config import ModelConfig, RecognizerConfig
 from surgicalmamba.data.sampling import parse_fps
 from surgicalmamba.errors import SessionError, SurgicalMambaError
 from surgicalmamba.serve.config import ServeConfig
@@ -29,6 +30,12 @@ from surgicalmamba.stream.pool import SessionPool
 
 log = logging.getLogger("surgicalmamba.serve")
 _HOUSEKEEPING_S = 60.0
+_SNAPSHOT_FRAMES = 64
+
+
+def _snapshot_frames(config: RecognizerConfig) -> int:
+    """Frames between two snapshots: the slow path's chunk, or a minute or so for a network that has none."""
+    return config.block.slow.chunk_len if isinstance(config, ModelConfig) else _SNAPSHOT_FRAMES
 
 
 class Pusher(Protocol):
@@ -47,7 +54,7 @@ class Service:
         self.metrics, self.hub, self.store = Metrics(), Hub(), Store(config.data)
         self.writer = Writer(self.store, config.commit_ms / 1e3, self._on_written)
         pool = SessionPool(self.engine, capacity=config.limits.sessions, queue_len=2)
-        every = config.snapshot_frames or engine.config.block.slow.chunk_len
+        every = config.snapshot_frames or _snapshot_frames(engine.config)
         self.recognizer = Recognizer(pool, every, self.writer.add, self._tell, self.metrics)
         self.pushers: dict[str, Pusher] = {}
         """The connection that has each session; touched on the event loop only."""

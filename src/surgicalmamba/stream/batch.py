@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import LaneState
 from surgicalmamba.errors import NonFiniteError
 from surgicalmamba.stream.engine import Engine
 from surgicalmamba.stream.estimate import PhaseEstimate
@@ -20,7 +20,7 @@ class Work:
 
     track: Track
     step: Step
-    state: ModelState
+    state: LaneState
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Result:
     features: Tensor
     logits: Tensor
     intensity_logits: Tensor | None
-    state: ModelState
+    state: LaneState
 
     def complete(self, work: Work) -> PhaseEstimate:
         """Tell the stream."""
@@ -41,7 +41,7 @@ def advance(engine: Engine, batch: Sequence[Work]) -> list[Result]:
     """Every stream by its step: pictures are encoded together, and all lanes move together."""
     features = _features(engine, batch)
     states = [work.state for work in batch]
-    output = engine.advance(features, states[0] if len(states) == 1 else ModelState.stack(states))
+    output = engine.advance(features, states[0] if len(states) == 1 else type(states[0]).stack(states))
     if not torch.isfinite(output.logits).all():
         raise NonFiniteError("the engine gave logits that are not finite; try another engine.")
     results = []
@@ -54,7 +54,7 @@ def advance(engine: Engine, batch: Sequence[Work]) -> list[Result]:
 
 def _features(engine: Engine, batch: Sequence[Work]) -> Tensor:
     """(b, d_feature): encoded pictures, given vectors, and held features, in the order of the batch."""
-    like = batch[0].state.head.ssm
+    like = next((tensor for tensor in batch[0].state.tensors() if tensor.is_floating_point()), torch.zeros(()))
     values = [work.step.value for work in batch]
     pictures = [value for value in values if value is not None and value.dtype == np.uint8]
     encoded = iter(engine.encode(torch.from_numpy(np.stack(pictures))) if pictures else ())

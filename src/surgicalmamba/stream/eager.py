@@ -1,17 +1,16 @@
 """The reference engine: the model itself, called with one frame at a time."""
 
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from surgicalmamba.config import ModelConfig
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.config import RecognizerConfig
 from surgicalmamba.data.transforms import normalise
 from surgicalmamba.errors import InputError
 from surgicalmamba.model.checkpoint import fingerprint
-from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.recognizer import AnyRecognizer, Output
 
 
 class EagerEngine:
@@ -19,11 +18,11 @@ class EagerEngine:
 
     name = "eager"
 
-    def __init__(self, model: SurgicalMamba) -> None:
+    def __init__(self, model: AnyRecognizer) -> None:
         self.model = model.eval()
 
     @property
-    def config(self) -> ModelConfig:
+    def config(self) -> RecognizerConfig:
         return self.model.config
 
     @cached_property
@@ -31,7 +30,7 @@ class EagerEngine:
         """Read from the weights once, when first asked for."""
         return fingerprint(self.model)
 
-    def initial_state(self, n_lanes: int) -> ModelState:
+    def initial_state(self, n_lanes: int) -> Any:
         return self.model.initial_state(n_lanes)
 
     @torch.inference_mode()
@@ -39,11 +38,10 @@ class EagerEngine:
         backbone = self.config.backbone
         if backbone is None:
             raise InputError("this model has no backbone (config.backbone is null); push feature vectors, not pictures.")
-        device = self.model.head.classifier.weight.device
-        return self.model.encode(normalise(frames.to(device), backbone.mean_rgb, backbone.std_rgb))
+        return self.model.encode(normalise(frames.to(self.model.device), backbone.mean_rgb, backbone.std_rgb))
 
     @torch.inference_mode()
-    def advance(self, features: Tensor, state: ModelState) -> Output[ModelState]:
+    def advance(self, features: Tensor, state: Any) -> Output[Any]:
         output = self.model.forward_features(features[:, None], state)
         intensity = None if output.intensity_logits is None else output.intensity_logits[:, 0]
         return Output(output.logits[:, 0], intensity, output.state)

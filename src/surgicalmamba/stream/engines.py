@@ -12,11 +12,12 @@ from torch import Tensor
 
 from surgicalmamba.errors import EngineError, SessionError
 from surgicalmamba.model.checkpoint import fingerprint
+from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.cache import cache_folder, export_key, read_choice, setting_key, write_choice
 from surgicalmamba.stream.eager import EagerEngine
 from surgicalmamba.stream.engine import Engine
-from surgicalmamba.stream.parity import answers, check_features, check_pictures, read_answers, require
+from surgicalmamba.stream.parity import answers, check_features, check_pictures, model_config, read_answers, require
 
 EngineName = Literal["auto", "eager", "compiled", "onnx", "onnx-int8"]
 ENGINE_NAMES: tuple[str, ...] = get_args(EngineName)
@@ -27,7 +28,7 @@ FAST_ENOUGH_MS = 40.0
 Say = Callable[[str], None]
 
 
-def open_engine(model: SurgicalMamba, name: str = "auto", *, threads: int | None = None, say: Say | None = None) -> Engine:
+def open_engine(model: AnyRecognizer, name: str = "auto", *, threads: int | None = None, say: Say | None = None) -> Engine:
     """The engine of this name for a model. `auto` is eager where that is fast enough, else the fastest of those that agree with eager
     in float32, by a short measurement that is kept for the next start. `threads` is for ONNX Runtime; torch has its own setting. `say`
     hears what takes long."""
@@ -35,8 +36,10 @@ def open_engine(model: SurgicalMamba, name: str = "auto", *, threads: int | None
         raise SessionError(f"unknown engine {name!r}; choose one of: {', '.join(ENGINE_NAMES)}.")
     say = say or (lambda _: None)
     eager = EagerEngine(model)
-    if name == "eager":
+    if name == "eager" or (name == "auto" and not isinstance(model, SurgicalMamba)):
         return eager
+    if not isinstance(model, SurgicalMamba):
+        raise SessionError(f"the {name} engine runs SurgicalMamba only; {model.name} runs on eager.")
     if name == "auto":
         return _fastest(model, eager, threads, say)
     return _checked(build(model, name, threads, say), eager)
@@ -127,6 +130,6 @@ def frame_times_ms(engines: dict[str, Engine]) -> dict[str, list[float]]:
 
 
 def _one_frame(engine: Engine) -> Tensor:
-    config = engine.config
+    config = model_config(engine)
     features = check_features(config)[:1] if config.backbone is None else engine.encode(check_pictures(config))
     return engine.advance(features.to(engine.initial_state(1).head.ssm.device), engine.initial_state(1)).logits.cpu()

@@ -17,6 +17,7 @@ from surgicalmamba.core.state import Group, ModelState
 from surgicalmamba.errors import EngineError, InputError
 from surgicalmamba.model.checkpoint import fingerprint
 from surgicalmamba.model.layout import rotation_grids
+from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.card import model_card
 from surgicalmamba.stream.eager import EagerEngine
@@ -32,7 +33,7 @@ EXAMPLE_LANES = 2  # the exporter would take a single lane for a fixed size
 
 
 def export(
-    model: SurgicalMamba,
+    model: AnyRecognizer,
     out: Path,
     int8: bool = False,
     step_way: StepWay | None = None,
@@ -42,6 +43,8 @@ def export(
     """Write an export folder, whole or not at all. `step_way` None tries both int8 forms of the step and keeps the one that agrees
     better with eager. `graphs_from` is a float32 export of the same model, whose graphs then need not be made again. The folder is
     refused, and not written, when its graphs do not compute what the model does."""
+    if not isinstance(model, SurgicalMamba):
+        raise EngineError(f"only SurgicalMamba can be exported; {model.name} runs on the eager engine, from its checkpoint.")
     _require_packages()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} exists and is not empty; choose another folder or remove it.")

@@ -44,7 +44,7 @@ class Parity:
 
 def answers(engine: Engine) -> dict[str, Tensor]:
     """What an engine says on the check frames: features, logits and memory, by name. One lane, as in a live session."""
-    config = engine.config
+    config = model_config(engine)
     found: dict[str, Tensor] = {}
     if config.backbone is not None:
         found["features"] = engine.encode(check_pictures(config)).cpu()
@@ -58,6 +58,13 @@ def answers(engine: Engine) -> dict[str, Tensor]:
             if number in (FRAMES_BEFORE - 1, len(vectors) - 1):  # after the boundary, and at the end
                 found |= {f"{start}.state.{number}.{k}": v.cpu() for k, v in zip(state.names(), state.tensors(), strict=True)}
     return found
+
+
+def model_config(engine: Engine) -> ModelConfig:
+    """The config of an engine that runs SurgicalMamba; the others are eager, and there is nothing to compare."""
+    config = engine.config
+    assert isinstance(config, ModelConfig)
+    return config
 
 
 def check_starts(config: ModelConfig) -> list[int]:

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.config import ModelConfig
+from surgicalmamba.config import RecognizerConfig
 from surgicalmamba.data.images import decode_jpeg, encode_jpeg
 from surgicalmamba.data.preprocess import Preprocess
 from surgicalmamba.data.transforms import NO_CHANGE, WholeFrame
@@ -13,7 +13,7 @@ from surgicalmamba.errors import InputError
 class PictureMaker:
     """Margin cut, stored size, the loss of the stored JPEG, the model's size. The settings come from the checkpoint."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: RecognizerConfig) -> None:
         if config.backbone is None:
             raise InputError("this model has no backbone (config.backbone is null); push feature vectors, not pictures.")
         self._quality = config.preprocess.jpeg_quality

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import LaneState
 from surgicalmamba.errors import SessionError
 from surgicalmamba.stream.batch import Result, Work, advance
 from surgicalmamba.stream.clock import Clock
@@ -29,7 +29,7 @@ class Stream:
     """One stream of a pool: its track and memory as of the last tick, and what waits for the next."""
 
     track: Track
-    state: ModelState
+    state: LaneState
     clock: Clock
     """Ahead of the track's clock by the frames that wait."""
     waiting: deque[Arrival] = field(default_factory=deque)

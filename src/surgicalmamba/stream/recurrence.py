@@ -3,7 +3,7 @@
 import torch
 
 from surgicalmamba.stream.engine import Engine
-from surgicalmamba.stream.parity import FRAMES_AFTER
+from surgicalmamba.stream.parity import FRAMES_AFTER, model_config
 
 LONGEST = 80
 """Frames compared at most: past the first rotation of every path of the paper's model, and still a few seconds' work."""
@@ -12,7 +12,7 @@ LONGEST = 80
 @torch.inference_mode()
 def logit_error(engine: Engine, reference: Engine) -> float:
     """Root mean square difference of the logits over that of the reference's own, over the first frames of a procedure."""
-    config = engine.config
+    config = model_config(engine)
     chunk_lens = [path.chunk_len for path in config.paths().values() if path.rotation is not None]
     n_frames = min(LONGEST, max(chunk_lens, default=0) + FRAMES_AFTER)
     features = torch.randn(n_frames, 1, config.feature_width, generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.recognizer import AnyRecognizer, Recognizer
 from surgicalmamba.stream.batch import Work, advance
 from surgicalmamba.stream.engine import Engine
 from surgicalmamba.stream.engines import open_engine
@@ -26,13 +26,13 @@ class Session:
 
     def __init__(
         self,
-        model: SurgicalMamba | Engine,
+        model: AnyRecognizer | Engine,
         engine: str = "auto",
         fps: Fps | None = None,
         policy: Policy | Action | None = None,
         output_stage: OutputStage | None = None,
     ) -> None:
-        self.engine = open_engine(model, engine) if isinstance(model, SurgicalMamba) else model
+        self.engine = open_engine(model, engine) if isinstance(model, Recognizer) else model
         self._track = Track(self.engine.config, fps, policy, output_stage)
         self._state = self.engine.initial_state(1)
 
@@ -82,11 +82,11 @@ class Session:
         return freeze(self.engine, self._track, self._state)
 
     @classmethod
-    def restore(cls, model: SurgicalMamba | Engine, blob: bytes, engine: str | None = None) -> "Session":
+    def restore(cls, model: AnyRecognizer | Engine, blob: bytes, engine: str | None = None) -> "Session":
         """A session as it was when `snapshot` was called, on the engine it ran on or on another.
 
         Raises SnapshotError with the reason for a blob that is damaged, of another version or of another model."""
-        chosen = open_engine(model, engine or engine_of(blob)) if isinstance(model, SurgicalMamba) else model
+        chosen = open_engine(model, engine or engine_of(blob)) if isinstance(model, Recognizer) else model
         session = cls(chosen)
         session._track, session._state = thaw(chosen, blob)
         return session

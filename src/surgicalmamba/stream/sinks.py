@@ -7,7 +7,7 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
-from surgicalmamba.config import ModelConfig
+from surgicalmamba.config import RecognizerConfig
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import DataError
@@ -71,7 +71,7 @@ class JsonLinesSink:
 class CsvSink:
     """The prediction file of one video, written whole when the session ends; with a `run.json` where the folder has none yet."""
 
-    def __init__(self, path: Path, config: ModelConfig, fps: float) -> None:
+    def __init__(self, path: Path, config: RecognizerConfig, fps: float) -> None:
         self._path, self._fps = path, fps
         names = config.phases or tuple(f"phase {number}" for number in range(config.n_phases))
         self._vocabulary = PhaseVocabulary(path.stem, names)

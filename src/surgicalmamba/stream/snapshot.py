@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, from_numpy
 
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import LaneState
 from surgicalmamba.errors import SnapshotError, SurgicalMambaError
 from surgicalmamba.stream.clock import Clock
 from surgicalmamba.stream.engine import Engine
@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<I")
 Header = dict[str, object]
 
 
-def freeze(engine: Engine, track: Track, state: ModelState) -> bytes:
+def freeze(engine: Engine, track: Track, state: LaneState) -> bytes:
     """A stream between two frames, as bytes."""
     tensors = {f"state.{i:04d}": tensor for i, tensor in enumerate(state.tensors())}
     if track.features is not None:
@@ -83,7 +83,7 @@ def engine_of(blob: bytes) -> str:
     return str(_open(blob)[0]["engine"])
 
 
-def thaw(engine: Engine, blob: bytes) -> tuple[Track, ModelState]:
+def thaw(engine: Engine, blob: bytes) -> tuple[Track, LaneState]:
     """The stream that `freeze` was given."""
     header, payload = _open(blob)
     if header["model"] != engine.fingerprint:
@@ -98,25 +98,28 @@ def thaw(engine: Engine, blob: bytes) -> tuple[Track, ModelState]:
         raise SnapshotError(f"the snapshot, written by version {made_by}, does not fit version {__version__} ({error}).") from None
 
 
-def _rebuild(engine: Engine, header: Header, tensors: dict[str, Tensor]) -> tuple[Track, ModelState]:
+def _rebuild(engine: Engine, header: Header, tensors: dict[str, Tensor]) -> tuple[Track, LaneState]:
     clock, counts, policy, stage = (dict(header[key]) for key in ("clock", "counts", "policy", "output_stage"))  # type: ignore[call-overload]
     track = Track(engine.config, clock["fps"], Policy(**policy), OutputStage(**stage))
     track.clock = Clock(**{**clock, "fps": Fraction(clock["fps"])})
     track.next_tick, track.n_frames = int(str(header["next_tick"])), int(str(header["n_frames"]))
     track.counts = Counts(**counts)
     track.belief = None if header["belief"] is None else np.array(header["belief"], np.float64)
-    empty = engine.initial_state(1)
-    stored = iter([tensors[f"state.{i:04d}"] for i in range(len(empty.tensors()))])
-
-    def take(like: Tensor) -> Tensor:
-        found = next(stored)
-        if found.shape != like.shape or found.dtype != like.dtype:
-            raise ValueError(f"a tensor is {tuple(found.shape)}, expected {tuple(like.shape)}")
-        return found.to(like.device)
-
-    state = replace(empty.map(take), frame_index=tuple(header["frame_index"]))  # type: ignore[arg-type]
+    state = _memory(engine.initial_state(1), tensors, tuple(header["frame_index"]))  # type: ignore[arg-type]
     if "features" in tensors:
-        track.features = tensors["features"].to(empty.head.ssm.device)
+        track.features = tensors["features"].to(next((tensor.device for tensor in state.tensors()), "cpu"))
     if "small" in tensors:
         track.small = tensors["small"].numpy()
     return track, state
+
+
+def _memory(empty: LaneState, tensors: dict[str, Tensor], frame_index: tuple[int, ...]) -> LaneState:
+    """The stored memory, in the form of an empty one. Growing tensors may have any length; nothing else may differ in shape."""
+    found = []
+    for i, (name, like) in enumerate(zip(empty.names(), empty.tensors(), strict=True)):
+        tensor = tensors[f"state.{i:04d}"]
+        expected = (*like.shape[:1], *tensor.shape[1:2], *like.shape[2:]) if name in empty.GROWING else tuple(like.shape)
+        if tuple(tensor.shape) != expected or tensor.dtype != like.dtype:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}, expected {expected}")
+        found.append(tensor.to(like.device))
+    return replace(empty.with_tensors(found), frame_index=frame_index)

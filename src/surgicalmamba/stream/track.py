@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surgicalmamba.config import ModelConfig
+from surgicalmamba.config import RecognizerConfig
 from surgicalmamba.data.sampling import parse_fps
 from surgicalmamba.errors import InputError
 from surgicalmamba.stream.clock import Clock
@@ -65,7 +65,7 @@ class Track:
     """Owned by one stream for as long as it lives. The model's memory is kept beside it by whoever runs the model."""
 
     def __init__(
-        self, config: ModelConfig, fps: Fps | None = None, policy: Policy | Action | None = None, stage: OutputStage | None = None
+        self, config: RecognizerConfig, fps: Fps | None = None, policy: Policy | Action | None = None, stage: OutputStage | None = None
     ) -> None:
         self.config = config
         self.policy = Policy.everywhere(policy) if isinstance(policy, str) else policy or Policy()

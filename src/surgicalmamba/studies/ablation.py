@@ -43,8 +43,12 @@ class Ablation:
 
 
 def run_ablation(plan: AblationPlan, dataset: PreparedDataset, out: Path, run: RunJobs) -> Ablation:
-    """Divide the dataset, choose learning rates where asked, train and score every row."""
-    systems = ablation_systems(plan.recipe, plan.rows)
+    """The rows of the table, trained and scored."""
+    return run_systems(ablation_systems(plan.recipe, plan.rows), plan, dataset, out, run)
+
+
+def run_systems(systems: Sequence[System], plan: AblationPlan, dataset: PreparedDataset, out: Path, run: RunJobs) -> Ablation:
+    """Divide the dataset, choose learning rates where asked, train and score every system."""
     view, chosen = divide(dataset, out, plan.splits, plan.folds)
     rate_split = None
     if plan.rates:

@@ -1,12 +1,14 @@
 """Settings of a training run. Where the paper is silent the authors' released value is the default, and the description says so."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from surgicalmamba.config import PRESETS, ModelConfig, Positive, Section
+from surgicalmamba.config import PRESETS, ModelConfig, Positive, RecognizerConfig, Section
 from surgicalmamba.data.transforms import AugmentConfig
+from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 
 Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -45,7 +47,9 @@ class LossSettings(Section):
         description="Transition target of the whole video, as in the paper; or of each clip by itself in the release's form: peak on "
         "the old phase's last frame, cut at 3 sigma, boundaries between clips lost.",
     )
-    class_weights: Literal["none", "inverse-sqrt"] = Field("none", description="Weigh phases by the inverse root of their training frames.")
+    class_weights: Literal["none", "inverse-sqrt", "median-frequency"] = Field(
+        "none", description="Weigh phases by the inverse root of their training frames, or by the median share over their own (TeCNO)."
+    )
 
 
 class OptimSettings(Section):
@@ -67,6 +71,13 @@ class OptimSettings(Section):
     average_decay: Share = Field(0.0, description="Exponential moving average of the weights, per update; 0 for none.")
 
 
+class NetworkSettings(Section):
+    """Which network is trained."""
+
+    name: str = Field(DEFAULT, description="surgicalmamba, or a peer such as tecno (docs/peers.md).")
+    settings: dict[str, Any] = Field({}, description="Settings of a peer, over its defaults; SurgicalMamba's are under model.")
+
+
 RELEASE_TRAINING: dict[str, object] = {
     "data": {"n_lanes": 1, "augment": {"resize": 264, "draw": "frame"}},
     "loss": {"smooth_weight": 1.0, "transition_weight": 1.0, "target_scope": "clip"},
@@ -82,6 +93,7 @@ class TrainConfig(Section):
     preset: str = Field("paper", description="paper, release (model and recipe) or tiny.")
     variant: str = Field("full", description="Row of the ablation table, such as full or without-z (config.VARIANTS).")
     model: ModelConfig = Field(ModelConfig(), description="The network; phases and feature width come from the dataset.")
+    recognizer: NetworkSettings = Field(NetworkSettings(), description="The network to train; a name alone will do.")
     backbone_weights: str | None = Field(None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch.")
     data: DataSettings = Field(DataSettings(), description="The prepared dataset.")
     loss: LossSettings = Field(LossSettings(), description="The objectives.")
@@ -96,6 +108,21 @@ class TrainConfig(Section):
     save_every: Positive = Field(200, description="Updates between two saved training states; every epoch ends with one too.")
     protocol: str = Field("strict", description="Protocol by which the best epoch is chosen, on its Jaccard.")
     run: str = Field("runs/train", description="Folder of the run.")
+
+    @field_validator("recognizer", mode="before")
+    @classmethod
+    def _name_alone(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def network(self) -> RecognizerConfig:
+        """The config of the network that is trained."""
+        name, settings = self.recognizer.name, self.recognizer.settings
+        if name == DEFAULT:
+            if settings:
+                raise ConfigError("recognizer.settings are a peer's; SurgicalMamba's are under model.")
+            return self.model
+        return network_of(name).config_class(**{**settings_of(name), **settings})
 
     @model_validator(mode="before")
     @classmethod

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import LaneState
 from surgicalmamba.data.clips import ClipBatch
 from surgicalmamba.errors import NonFiniteError
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import AnyRecognizer, Output, part_of_name
 from surgicalmamba.train.objective import TERMS, ClipLoss, Objective
 
 
@@ -19,14 +20,14 @@ class Clip:
 
     batch: ClipBatch
     features: Tensor  # (b, l, d_feature)
-    before: ModelState
-    output: Output[ModelState]
+    before: LaneState
+    output: Output[Any]
     labels: Tensor  # (b, l)
     target: Tensor  # (b, l)
     loss: ClipLoss
 
 
-def explain(model: Recognizer[ModelState], objective: Objective, window: Sequence[Clip], update: int) -> NonFiniteError:
+def explain(model: AnyRecognizer, objective: Objective, window: Sequence[Clip], update: int) -> NonFiniteError:
     """Why the loss of a window is not finite. `model` must be whole; the clips are run again in order."""
     for clip in window:
         try:
@@ -60,7 +61,7 @@ def _broken_term(objective: Objective, clip: Clip, lane: int) -> str | None:
 
 def gradient_error(broken: str, window: Sequence[Clip], update: int) -> NonFiniteError:
     """For a gradient that is not finite: the weight, with its block in its name, and every clip that had a part in it."""
-    part = f"block {broken.split('.')[1]}" if broken.startswith("blocks.") else f"the {broken.split('.')[0]}"
+    part = part_of_name(broken)
     places = "; ".join(_spans(clip.batch, None) for clip in window)
     return NonFiniteError(f"the gradient of {broken!r} in {part} is not finite. It comes from {places}; update {update}.")
 

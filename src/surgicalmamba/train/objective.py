@@ -1,27 +1,28 @@
 """The loss of one update: sums over the clips of a window, divided by counts over all processes."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surgicalmamba.core.state import ModelState
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.train.config import LossSettings
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.losses import UNLABELLED, masked_cross_entropy, release_target, smoothness, transition_loss, transition_target
 
-TERMS = ("cross_entropy", "smoothness", "transition")
+TERMS = ("cross_entropy", "smoothness", "transition", "own")
+"""The last one only for a network that has a loss of its own (`Recognizer.training_loss`)."""
 
 
 @dataclass(frozen=True)
 class ClipLoss:
-    """Sums of the three terms over a clip and what each is to be divided by, in the order of TERMS."""
+    """Sums of the terms over a clip and what each is to be divided by, in the order of TERMS."""
 
-    sums: Tensor  # (3,) with history
-    counts: Tensor  # (3,)
+    sums: Tensor  # (3,) or (4,) with history
+    counts: Tensor
 
     def __add__(self, other: "ClipLoss") -> "ClipLoss":
         return ClipLoss(self.sums + other.sums, self.counts + other.counts)
@@ -33,10 +34,10 @@ class Objective:
     def __init__(self, settings: LossSettings, class_weights: Tensor | None) -> None:
         self.settings = settings
         self.class_weights = class_weights
-        self.weights = torch.tensor([1.0, settings.smooth_weight, settings.transition_weight])
+        self.weights = torch.tensor([1.0, settings.smooth_weight, settings.transition_weight, 1.0])
 
-    def of_clip(self, output: Output[ModelState], labels: Tensor, target: Tensor) -> ClipLoss:
-        """labels and target (b, l)."""
+    def of_clip(self, output: Output[Any], labels: Tensor, target: Tensor, own: Tensor | None = None) -> ClipLoss:
+        """labels and target (b, l); `own` is the network's own loss, a mean over labelled frames."""
         logits = output.logits.float()
         valid = labels != UNLABELLED
         pairs = (valid[:, 1:] & valid[:, :-1]).sum()
@@ -45,15 +46,24 @@ class Objective:
         smooth = smoothness(logits, labels)
         intensity = output.intensity_logits
         transition = logits.sum() * 0.0 if intensity is None else transition_loss(intensity, target, labels)
-        counts = torch.stack([frames.float(), pairs.float(), valid.sum().float() * (intensity is not None)])
-        return ClipLoss(torch.stack([ce, smooth, transition]) * counts, counts)
+        counts = [frames.float(), pairs.float(), valid.sum().float() * (intensity is not None)]
+        terms = [ce, smooth, transition]
+        if own is not None:
+            terms.append(own.float())
+            counts.append(valid.sum().float())
+        divide_by = torch.stack(counts)
+        return ClipLoss(torch.stack(terms) * divide_by, divide_by)
 
     def total(self, clips: ClipLoss, world: World) -> tuple[Tensor, Tensor]:
-        """The loss whose gradients, summed over processes, are those of the whole; and the three terms of all processes."""
+        """The loss whose gradients, summed over processes, are those of the whole; and the terms of all processes."""
         counts = world.sum(clips.counts.detach()).clamp(min=1.0)
         terms = clips.sums / counts
-        weights = self.weights.to(terms.device)
+        weights = self.weights_of(terms)
         return (weights * terms).sum(), world.sum(terms.detach())
+
+    def weights_of(self, terms: Tensor) -> Tensor:
+        """The weights of these terms, where they are."""
+        return self.weights[: len(terms)].to(terms.device)
 
 
 def target_of(labels: Tensor, settings: LossSettings, fps: float, clip_len: int) -> Tensor:
@@ -68,5 +78,6 @@ def class_weights_of(labels: list[NDArray[np.int64]], n_phases: int, rule: str) 
     if rule == "none":
         return None
     counts = np.bincount(np.concatenate([part[part >= 0] for part in labels]), minlength=n_phases)
-    weights = np.where(counts > 0, 1 / np.sqrt(np.maximum(counts, 1)), 0.0)
+    rarity = 1 / np.sqrt(np.maximum(counts, 1)) if rule == "inverse-sqrt" else np.median(counts[counts > 0]) / np.maximum(counts, 1)
+    weights = np.where(counts > 0, rarity, 0.0)
     return torch.tensor(weights / weights[counts > 0].mean(), dtype=torch.float32)

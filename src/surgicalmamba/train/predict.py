@@ -15,11 +15,11 @@ from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import DataError
 from surgicalmamba.eval.predictions import RunInfo, VideoPrediction, write_predictions, write_run
 from surgicalmamba.model.checkpoint import load
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.train.distributed import pick_device
 
 
-def features_of(model: SurgicalMamba, video: PreparedVideo, start: int, stop: int, device: torch.device) -> Tensor:
+def features_of(model: AnyRecognizer, video: PreparedVideo, start: int, stop: int, device: torch.device) -> Tensor:
     """Features (1, l, d) of samples start to stop: stored ones, or the backbone's."""
     if video.kind == "features":
         return torch.from_numpy(np.array(video.features[start:stop]))[None].to(device)
@@ -34,7 +34,7 @@ def features_of(model: SurgicalMamba, video: PreparedVideo, start: int, stop: in
 
 
 @torch.inference_mode()
-def predict_video(model: SurgicalMamba, video: PreparedVideo, device: torch.device) -> VideoPrediction:
+def predict_video(model: AnyRecognizer, video: PreparedVideo, device: torch.device) -> VideoPrediction:
     """One video from its first sample to its last. Frame by frame gives the same numbers; clips are only faster."""
     state = model.initial_state(1)
     probabilities, intensities = [], []
@@ -54,7 +54,7 @@ def predict_video(model: SurgicalMamba, video: PreparedVideo, device: torch.devi
 class Predictor:
     """One checkpoint over one part of a prepared dataset, into one folder of prediction files."""
 
-    model: SurgicalMamba
+    model: AnyRecognizer
     dataset: PreparedDataset
     videos: list[PreparedVideo]
     out: Path

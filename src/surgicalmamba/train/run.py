@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from surgicalmamba.config import ModelConfig, PreprocessConfig, load_config, save_config
+from surgicalmamba.config import PreprocessConfig, RecognizerConfig, load_config, save_config
 from surgicalmamba.data.clips import ClipLoader
 from surgicalmamba.data.feature_noise import FeatureNoise
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
@@ -24,7 +24,8 @@ from surgicalmamba.eval.predictions import RunInfo, write_predictions, write_run
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
 from surgicalmamba.model.checkpoint import load_backbone
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.recognizer import AnyRecognizer
+from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device
 from surgicalmamba.train.objective import Objective, class_weights_of, target_of
@@ -68,7 +69,7 @@ def train(config: TrainConfig, resume: bool = False, watcher: Watcher | None = N
         if not resume and complete_states(run):
             raise ConfigError(f"{run} already holds a run; resume it (train --resume {run}), or give another folder with run=FOLDER.")
         config, dataset = open_dataset(config)
-        config = config.with_(model=fit_model(config, dataset))
+        config = fit_network(config, dataset)
         run.mkdir(parents=True, exist_ok=True)
         if world.is_first:
             save_config(config, run / CONFIG_FILE)
@@ -97,28 +98,44 @@ def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
     return config.with_(data=config.data.with_(split=split)), dataset
 
 
-def fit_model(config: TrainConfig, dataset: PreparedDataset) -> ModelConfig:
-    """The model config for this dataset: its phases, its preparation, its feature width, the variant asked for."""
+def fit_network(config: TrainConfig, dataset: PreparedDataset) -> TrainConfig:
+    """The config with its network fitted to this dataset."""
+    fitted = fit_model(config, dataset)
+    if config.recognizer.name == DEFAULT:
+        return config.with_(model=fitted)
+    return config.with_(recognizer=config.recognizer.with_(settings=fitted.model_dump(mode="json")))
+
+
+def fit_model(config: TrainConfig, dataset: PreparedDataset) -> RecognizerConfig:
+    """The network's config for this dataset: its phases, its preparation, its feature width, the variant asked for.
+
+    What concerns a network's input (backbone, standardise) a peer takes from its own settings, or else from `model`."""
     stored = dataset.manifest.settings
     made_with: dict[str, object] = {key: stored[key] for key in ("box", "size", "jpeg_quality", "sampling") if key in stored}
     preprocess = PreprocessConfig().with_(**made_with, fps=str(dataset.fps))
     changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases, "preprocess": preprocess}
+    name, settings = config.recognizer.name, config.recognizer.settings
+    backbone = settings.get("backbone", config.model.backbone)
     if dataset.kind == "features":
         changes |= {"backbone": None, "d_feature": dataset.d_feature}
-    elif config.model.backbone is None:
+    elif backbone is None:
         raise ConfigError(f"{dataset.folder} holds images but model.backbone is null; give a backbone or prepare features.")
-    return config.model.with_(**changes).variant(config.variant)
+    if name == DEFAULT:
+        return config.model.with_(**changes).variant(config.variant)
+    shared = {"backbone": backbone, "standardise": config.model.standardise}
+    return network_of(name).config_class(**{**shared, **settings_of(name), **settings, **changes})
 
 
 def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World) -> Trainer:
     """Every part of a run, from seeds and settings alone."""
     torch.manual_seed(config.seed)
-    model = SurgicalMamba(config.model)
+    network = config.network
+    model = network_of(config.recognizer.name)(network)
     if config.backbone_weights is not None:
         load_backbone(model, config.backbone_weights)
     videos = _role(config, dataset, "train")
-    if model.standardise is not None:
-        model.standardise.fit(torch.from_numpy(np.concatenate([video.features for video in videos])))
+    given = [torch.from_numpy(np.array(video.features)) for video in videos] if dataset.kind == "features" else []
+    model.measure(given, [torch.from_numpy(video.labels.copy()) for video in videos])
     model.to(device)
     sharded = config.distributed == "shard" and world.size > 1
     if sharded:
@@ -127,12 +144,12 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
     fps = float(dataset.fps)
 
     def target(video: PreparedVideo) -> NDArray[np.float32]:
-        return target_of(torch.from_numpy(video.labels.copy()), loss, fps, config.model.clip_len).numpy()
+        return target_of(torch.from_numpy(video.labels.copy()), loss, fps, network.clip_len).numpy()
 
     loader = ClipLoader(
         videos,
         n_lanes=config.data.n_lanes,
-        clip_len=config.model.clip_len,
+        clip_len=network.clip_len,
         transform=_transform(config),
         disturb=FeatureNoise(config.data.feature_dropout, config.data.feature_jitter, config.data.feature_grain),
         seed=config.seed,
@@ -154,6 +171,7 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
         autocast=config.precision == "bf16",
         average=WeightAverage(model, config.optim.average_decay) if config.optim.average_decay else None,
         sharded=sharded,
+        seed=config.seed,
     )
     trainer.n_updates = config.epochs * trainer.updates_per_epoch()
     return trainer
@@ -174,9 +192,10 @@ def _role(config: TrainConfig, dataset: PreparedDataset, role: str) -> list[Prep
 
 
 def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
-    if config.model.backbone is None:
+    backbone = config.network.backbone
+    if backbone is None:
         return None
-    size = config.model.backbone.image_size
+    size = backbone.image_size
     return WholeFrame(size) if config.data.augment is None else Augment(config.data.augment, size)
 
 
@@ -258,7 +277,7 @@ def _sinks(run: Path, log_bytes: int, update: int, world: World) -> Iterator[tup
 def _validate(
     config: TrainConfig,
     dataset: PreparedDataset,
-    model: SurgicalMamba,
+    model: AnyRecognizer,
     videos: list[PreparedVideo],
     run: Path,
     history: list[dict[str, float]],

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from surgicalmamba.core.state import BlockState, ModelState, PathState
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.recognizer import Output
+from surgicalmamba.model.recognizer import AnyRecognizer, Output
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.train.distributed import World
 
 
-def shard(model: SurgicalMamba, world: World, device: torch.device) -> None:
+def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
     """Split a model's parameters over the processes, in place: backbone, each block and the head are put together one at a time.
 
     Gradients come out as the sum over processes, as `World.sum_gradients` gives them for whole models."""
@@ -25,6 +25,8 @@ def shard(model: SurgicalMamba, world: World, device: torch.device) -> None:
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     except ImportError:
         raise ConfigError("distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade.") from None
+    if not isinstance(model, SurgicalMamba):
+        raise ConfigError(f"distributed=shard splits SurgicalMamba; train {model.name} with distributed=replicate, it is small.")
     check_shardable(model)
     # We change no output in place, which is what this warns of.
     warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
@@ -84,7 +86,7 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
 
 
-def whole_copy(model: SurgicalMamba, keep: bool) -> SurgicalMamba | None:
+def whole_copy(model: AnyRecognizer, keep: bool) -> AnyRecognizer | None:
     """A whole model with a sharded model's weights, in the processes that keep it. Draws no random numbers."""
     weights = {}
     for name, value in model.state_dict().items():
@@ -94,6 +96,6 @@ def whole_copy(model: SurgicalMamba, keep: bool) -> SurgicalMamba | None:
     if not keep:
         return None
     with torch.device("meta"):
-        copy = SurgicalMamba(model.config)
+        copy = type(model)(model.config)
     copy.load_state_dict(weights, assign=True)
     return copy

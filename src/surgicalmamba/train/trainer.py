@@ -3,18 +3,19 @@
 It receives built parts and wires nothing; `train/run.py` builds them from a config."""
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.state import ModelState
+from surgicalmamba.core.state import LaneState
 from surgicalmamba.data.clips import ClipBatch, ClipLoader
 from surgicalmamba.data.transforms import normalise
 from surgicalmamba.errors import NonFiniteError
-from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.recognizer import AnyRecognizer, Output
 from surgicalmamba.train.config import OptimSettings
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.guards import Clip, explain, gradient_error, place
@@ -30,7 +31,7 @@ AFTER_UPDATE = Callable[["Trainer", dict[str, float]], None]
 class Trainer:
     """A run in progress. `run_epoch` advances it; `capture` and `restore` move it between processes, bit for bit."""
 
-    model: SurgicalMamba
+    model: AnyRecognizer
     loader: ClipLoader
     objective: Objective
     optimizer: torch.optim.Optimizer
@@ -42,7 +43,8 @@ class Trainer:
     average: WeightAverage | None = None
     sharded: bool = False
     update: int = 0
-    lanes: ModelState | None = None
+    lanes: LaneState | None = None
+    seed: int = 0
 
     @property
     def epoch(self) -> int:
@@ -78,6 +80,7 @@ class Trainer:
         labels = torch.from_numpy(batch.labels).to(self.device)
         assert batch.target is not None
         target = torch.from_numpy(batch.target).to(self.device)
+        self._draw_anew()
         try:
             with torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext():
                 features = self._features(inputs)
@@ -85,7 +88,13 @@ class Trainer:
         except NonFiniteError as error:
             raise NonFiniteError(f"{error} {place(batch, error.lane, self.update)}", error.lane) from None
         self.lanes = output.state
-        return Clip(batch, features, before, output, labels, target, self.objective.of_clip(output, labels, target))
+        own = self.model.training_loss(output, labels, target)
+        return Clip(batch, features, before, output, labels, target, self.objective.of_clip(output, labels, target, own))
+
+    def _draw_anew(self) -> None:
+        """What a network draws at random in training follows from the clip's place in the run, so a run that goes on draws the same."""
+        place = (self.seed, self.loader.epoch, self.loader.step, self.world.rank)
+        torch.manual_seed(int.from_bytes(hashlib.sha256(repr(place).encode()).digest()[:6], "big"))
 
     def _features(self, inputs: Tensor) -> Tensor:
         """Features (b, l, d) as they are, or the backbone's for RGB bytes (b, l, h, w, 3)."""
@@ -96,7 +105,7 @@ class Trainer:
         frames = normalise(inputs, backbone.mean_rgb, backbone.std_rgb)
         return self.model.encode(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
-    def _temporal(self, features: Tensor, before: ModelState) -> Output[ModelState]:
+    def _temporal(self, features: Tensor, before: LaneState) -> Output[Any]:
         """A process that stopped alone would leave the others waiting: sharded, all look at the loss together instead."""
         return self.model.advance(features, before) if self.sharded else self.model.forward_features(features, before)
 
@@ -111,8 +120,8 @@ class Trainer:
         assert self.lanes is not None
         self.lanes = self.lanes.detach()
         self.update += 1
-        losses = dict(zip(TERMS, (float(term) for term in terms), strict=True))
-        total = float((self.objective.weights * terms.cpu()).sum())
+        losses = dict(zip(TERMS, (float(term) for term in terms), strict=False))
+        total = float((self.objective.weights_of(terms) * terms).sum())
         return {"loss": total, **losses, "gradient_norm": norm, "lr_share": share}
 
     def _backward(self, loss: Tensor) -> None:
@@ -137,7 +146,7 @@ class Trainer:
         return share, float(norm)
 
     @contextlib.contextmanager
-    def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[SurgicalMamba]:
+    def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[AnyRecognizer]:
         """The model with all of its weights in the first process, or in every one; averaged ones where the run keeps an average.
 
         For all processes at once. In the others a sharded model stays as it is, and they must not run it."""
@@ -170,7 +179,9 @@ class Trainer:
         values: dict[str, object] = {"update": self.update, "loader": self.loader.state_dict(), "frame_index": None}
         values["n_lanes"] = self.loader.n_lanes * self.world.size
         if self.lanes is not None:  # of all processes, so that any number of them can go on
-            for i, value in enumerate(self.lanes.tensors()):
+            room = torch.tensor([self.lanes.length], device=self.device)
+            lanes = self.lanes.with_length(int(self.world.join(room).max()))  # processes may have got further than others
+            for i, value in enumerate(lanes.tensors()):
                 keep(f"lanes.{i}", self.world.join(value))
             values["frame_index"] = self.world.join(torch.tensor(self.lanes.frame_index, device=self.device)).tolist()
         return RunState(tensors, values)

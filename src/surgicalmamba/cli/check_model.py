@@ -1,0 +1,49 @@
+"""`surgicalmamba check --model`: whether a recognizer keeps the contract of streaming."""
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from surgicalmamba.model.recognizer import AnyRecognizer
+
+
+def check_model(model: str, settings: list[str], frames: int, json: bool) -> None:
+    """Print a line per check; exit 1 when one fails."""
+    from surgicalmamba.peers.conformance import conformance
+
+    network = _open(model, settings)
+    findings = []
+    if not json:
+        typer.echo(f"{model}: {type(network).__name__}, {sum(p.numel() for p in network.parameters()):,} weights, memory {network.memory}")
+    for finding in conformance(network, frames):
+        findings.append(finding)
+        if not json:
+            typer.echo(finding.text())
+    ok = all(finding.ok for finding in findings)
+    if json:
+        typer.echo(json_module.dumps({"model": model, "ok": ok, "checks": [f.as_dict() for f in findings]}, indent=2))
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _open(model: str, settings: list[str]) -> "AnyRecognizer":
+    """A checkpoint or run folder, a name of the registry, or module:Class with settings of its own."""
+    from surgicalmamba.config import override
+    from surgicalmamba.model.checkpoint import load
+    from surgicalmamba.model.registry import build, import_network, register
+    from surgicalmamba.peers.conformance import FEATURE_WIDTH, N_PHASES, stir
+
+    folder = Path(model)
+    if folder.is_dir():
+        if settings:
+            raise typer.BadParameter("--settings are for a network with fresh weights; a checkpoint has its own.")
+        return load(folder / "best" if (folder / "best").is_dir() else folder)
+    name = register(import_network(model)).name if ":" in model else model
+    given = {"d_feature": FEATURE_WIDTH, "n_phases": N_PHASES, **override({}, settings)}
+    width, n_phases = given.pop("d_feature"), given.pop("n_phases")
+    if not isinstance(width, int) or not isinstance(n_phases, int):
+        raise typer.BadParameter("d_feature and n_phases are whole numbers.")
+    return stir(build(name, width, n_phases, **given))

@@ -1,0 +1,47 @@
+"""`surgicalmamba study peers`: SurgicalMamba beside the published online recognizers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from surgicalmamba.cli.study_run import command_line, listed, run_with_bar
+
+
+def peers(
+    data: Annotated[Path, typer.Option(help="A prepared dataset, of features unless you have a cluster.")],
+    out: Annotated[Path, typer.Option(help="Folder of the study; the same call goes on in it, more seeds or peers are added to it.")],
+    config: Annotated[Path, typer.Option(help="The recipe of every network: a file of configs/.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
+    peers: Annotated[str | None, typer.Option(help="Only these, comma-separated, such as surgicalmamba,tecno; all without it.")] = None,
+    splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
+    learning_rates: Annotated[
+        str | None, typer.Option(help="Rates tried for every network; each gets its best on validation videos. 'none': the recipe's.")
+    ] = None,
+    published_sizes: Annotated[bool, typer.Option("--published-sizes", help="Also measure a live frame at published sizes.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")] = None,
+    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One epoch a run, no sweep: shows that everything works, not how well.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
+) -> None:
+    """Train every network on the same features, split and seeds with the same learning-rate sweep; score them and measure their cost.
+
+    Example: surgicalmamba study peers --config configs/study-tools.yaml --data prepared/cholec80-tools --out study/peers-tools
+    """
+    from surgicalmamba.config import load_config
+    from surgicalmamba.data.store import PreparedDataset
+    from surgicalmamba.studies.ablation import AblationPlan
+    from surgicalmamba.studies.peers import RATES, run_peers
+    from surgicalmamba.studies.peers_report import summary, write_peers
+    from surgicalmamba.studies.results import circumstances
+    from surgicalmamba.train.config import TrainConfig
+
+    none = learning_rates == "none" or (quick and learning_rates is None)
+    rates = () if none else tuple(listed(learning_rates, float, "--learning-rates") or RATES)
+    recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
+    plan = AblationPlan(recipe, tuple(listed(peers, str, "--peers")), seeds, splits, None, rates, 1)
+    study = run_peers(plan, PreparedDataset.open(data), out, lambda jobs, what: run_with_bar(jobs, out, workers, what), published_sizes)
+    file = write_peers(study, out, circumstances(command_line()), docs, title)
+    typer.echo(file.read_text(encoding="utf-8") if json else f"{summary(study, study.scores.rows)}\nevery protocol: {file}")

@@ -1,0 +1,123 @@
+"""DACAT (Yang et al., 2024): the stretch of the past that resembles the present most, attended to by the present.
+
+Published (code released): two branches, each ending in an LSTM of 512 whose state is carried through the video and a linear layer; the
+answer is the mean of their logits. One branch takes the frame's feature. The other keeps a cache of up to 8192 features; a cached
+frame's score is the channel mean of its product with the current feature, scores are summed from the newest frame back, and the largest
+sum says where the clip starts that runs to the current frame. Single-head attention, without residual, norm or output projection, goes
+from the current feature to that clip.
+Published and not causal: in training one clip is chosen for 64 frames together, by correlating the 64 with every stretch of 64 of the
+cache, and each of the 64 attends to the clip's end, up to 63 frames ahead. Inference, one frame at a time, looks at nothing ahead.
+Changed: every frame chooses its own clip from its own past, in training too. `attention="published-lookahead"` trains as published; then
+calls of several frames look ahead, and the network declares it. The published cache is filled by a second, frozen backbone; here both
+branches see the same features. Keys and values are not formed per cached frame: scores come from the query carried back through the
+key projection, and the value projection follows the weighted mean, which gives the same numbers at O(T D) per frame. The key has no
+bias, which would shift all scores of a query alike."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.core.chunks import chunk_segments
+from surgicalmamba.core.precision import full
+from surgicalmamba.core.state import LaneState
+from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.peers.caches import append, visible_in_cache
+from surgicalmamba.peers.recurrent import LSTMLayers, LSTMMemory
+
+
+class DACATConfig(RecognizerConfig):
+    """Settings of DACAT."""
+
+    clip_len: Positive = Field(64, description="Frames per call in training; with the published look-ahead, frames that share a clip.")
+    d_hidden: Positive = Field(512, description="Units of both LSTMs. Release: 512.")
+    cache_len: Positive = Field(8192, description="Frames kept; older ones are forgotten. Release: 8192.")
+    attention: Literal["causal", "published-lookahead"] = Field(
+        "causal", description="Each frame's clip from its own past, or one per clip_len frames whose end all of them see, as released."
+    )
+
+
+@dataclass(frozen=True)
+class DACATState(LaneState):
+    """The features so far, and what both LSTMs carry on."""
+
+    GROWING: ClassVar[frozenset[str]] = frozenset({"cache"})
+
+    cache: Tensor  # (b, t, d_feature)
+    frame: LSTMMemory
+    clip: LSTMMemory
+
+
+class DACAT(Recognizer[DACATState]):
+    """(frame LSTM(f_t) + clip LSTM(attention(f_t, clip of t))) / 2."""
+
+    name = "dacat"
+    config_class = DACATConfig
+    config: DACATConfig
+    memory = "O(T)"
+
+    def __init__(self, config: DACATConfig) -> None:
+        super().__init__(config)
+        width, d_hidden = config.feature_width, config.d_hidden
+        self.lookahead = config.clip_len - 1 if config.attention == "published-lookahead" else 0
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width)
+        self.frame_lstm, self.clip_lstm = LSTMLayers(width, d_hidden), LSTMLayers(width, d_hidden)
+        self.frame_classifier, self.clip_classifier = nn.Linear(d_hidden, config.n_phases), nn.Linear(d_hidden, config.n_phases)
+
+    def initial_state(self, n_lanes: int) -> DACATState:
+        def empty() -> LSTMMemory:
+            return LSTMMemory(self.zeros(n_lanes, 1, self.config.d_hidden), self.zeros(n_lanes, 1, self.config.d_hidden))
+
+        return DACATState((0,) * n_lanes, self.zeros(n_lanes, 0, self.feature_width), empty(), empty())
+
+    def temporal(self, features: Tensor, state: DACATState) -> Output[DACATState]:
+        length, limit = features.shape[1], self.config.cache_len
+        line = torch.cat([state.cache.to(features.dtype), features], dim=1)
+        visible = visible_in_cache(state.frame_index, length, state.length, limit).to(features.device)
+        clip = chosen_clip(features, line, visible) if not self.lookahead else self._shared_clip(features, line, visible, state)
+        frame, frame_state = self.frame_lstm(features, state.frame)
+        attended, clip_state = self.clip_lstm(self._attend(features, line, clip), state.clip)
+        logits = (self.frame_classifier(frame) + self.clip_classifier(attended)) / 2
+        cache = append(state.cache, full(features), state.frame_index, limit)
+        return Output(logits, None, replace(state, cache=cache, frame=frame_state, clip=clip_state).advance(length))
+
+    def _attend(self, features: Tensor, line: Tensor, clip: Tensor) -> Tensor:
+        """Attention from each frame (b, l, d) to its clip (b, l, t) of the line (b, t, d)."""
+        carried_back = self.query(features) @ self.key.weight
+        scores = carried_back @ line.transpose(1, 2) * line.shape[-1] ** -0.5
+        return self.value(scores.masked_fill(~clip, -torch.inf).softmax(-1) @ line)
+
+    def _shared_clip(self, features: Tensor, line: Tensor, visible: Tensor, state: DACATState) -> Tensor:
+        """The released training's choice: frames of a call that lie in the same clip_len frames share one clip and see to its end."""
+        clip = torch.zeros_like(visible)
+        for part in chunk_segments(features.shape[1], state.frame_index, self.config.clip_len):
+            for lane in range(features.shape[0]):
+                slots = visible[lane, part.start : part.stop].any(0).nonzero()[:, 0]  # all that some frame of the part may see
+                start = best_stretch(features[lane, part.start : part.stop], line[lane, slots])
+                clip[lane, part.start : part.stop, slots[start:]] = True
+        return clip
+
+
+def chosen_clip(features: Tensor, line: Tensor, visible: Tensor) -> Tensor:
+    """Which entries of the line (b, t, d) make the clip of each frame (b, l, d): from the largest suffix sum of scores on. (b, l, t).
+
+    Sums instead of channel means move no maximum. They are float64, so that equal ones stay equal however a procedure is cut: then the
+    earlier start counts."""
+    scores = (features @ line.transpose(1, 2)).double().masked_fill(~visible, 0.0)
+    sums = scores.flip(-1).cumsum(-1).flip(-1).masked_fill(~visible, -torch.inf)
+    start = sums.argmax(-1, keepdim=True)
+    return visible & (torch.arange(line.shape[1], device=line.device) >= start)
+
+
+def best_stretch(frames: Tensor, line: Tensor) -> int:
+    """Where the clip of several frames (l, d) starts in the line (t, d) that ends with them: each stretch of l neighbours scores the sum
+    of its product with them, frame by frame, and the largest sum of scores from a stretch to the last one wins."""
+    n_frames, n_stretches = len(frames), len(line) - len(frames) + 1
+    offsets = torch.arange(n_frames, device=line.device)[:, None] + torch.arange(n_stretches, device=line.device)
+    scores = (frames @ line.T).double().gather(1, offsets).sum(0)
+    return int(scores.flip(0).cumsum(0).flip(0).argmax())

@@ -1,0 +1,175 @@
+"""SR-Mamba (Cao et al., 2024): Mamba blocks that scan the video in both directions; and the same blocks with the forward scan alone.
+
+Published: a ResNet-34 trained together with a bidirectional Mamba decoder in one step, with workflow anticipation as an auxiliary target.
+The repository holds no code. Scanning backwards in time needs the future: an online answer at frame t takes a scan of everything up to t
+in both directions, anew for every frame, at O(T) per frame and O(T^2) per video.
+Uncertain: widths, depth, how the two directions are joined (here: summed before the gate), and the auxiliary target, which is left out.
+Changed: the blocks are those of our single-path control (SSD path, gated RMSNorm, feed-forward), so that only the direction differs.
+Evaluation re-scans the prefix for every frame and is causal. Training, as published, answers all frames of a call from one pass over
+the procedure up to the call's end, so a training frame sees the rest of its call. With a single block the backward scan adds nothing
+online: at the newest frame it has seen that frame alone. What it adds comes from the blocks above, whose forward scan reads tokens that
+it has revised."""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from surgicalmamba.config import PathConfig, Positive, RecognizerConfig
+from surgicalmamba.core.precision import full
+from surgicalmamba.core.state import LaneState, PathState
+from surgicalmamba.model.dual_path import FeedForward
+from surgicalmamba.model.path import SSMPath
+from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.peers.caches import append
+
+
+class SRMambaConfig(RecognizerConfig):
+    """Settings of SR-Mamba and of its forward-only control."""
+
+    d_model: Positive = Field(768, description="Width of the tokens. Not published; that of the vanilla control.")
+    n_blocks: Positive = Field(4, description="Blocks. Not published; that of the vanilla control.")
+    path: PathConfig = Field(PathConfig(rotation=None), description="Every scan, in either direction.")
+    ffn_ratio: Positive = Field(4, description="Feed-forward width over model width.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "SRMambaConfig":
+        if self.path.rotation is not None or self.path.intensity is not None:
+            raise ValueError("path.rotation and path.intensity must be null: they are SurgicalMamba's, and these scans are plain.")
+        if self.path.expand * self.d_model % self.path.d_head:
+            raise ValueError(f"path.d_head={self.path.d_head} does not divide the inner width {self.path.expand * self.d_model}.")
+        return self
+
+
+class ScanBlock(nn.Module):
+    """x + Linear(RMSNorm((forward scan + backward scan) SiLU(gate))), then x + FFN(x), each behind a LayerNorm."""
+
+    def __init__(self, config: SRMambaConfig, both_ways: bool) -> None:
+        super().__init__()
+        width = config.d_model
+        self.norm = nn.LayerNorm(width)
+        self.forward_path = SSMPath(width, config.path, None, conditioned=False, emits_gate=True)
+        self.backward_path = SSMPath(width, config.path, None, conditioned=False, emits_gate=False) if both_ways else None
+        self.out_norm = nn.RMSNorm(self.forward_path.d_inner, eps=1e-5)
+        self.out_proj = nn.Linear(self.forward_path.d_inner, width, bias=False)
+        self.ffn_norm = nn.LayerNorm(width)
+        self.ffn = FeedForward(width, config.ffn_ratio)
+
+    def forward(self, x: Tensor, state: PathState) -> tuple[Tensor, PathState]:
+        """x (b, l, d); the state is the forward scan's. The backward scan starts from nothing at the last frame given."""
+        u = self.norm(x)
+        ahead = self.forward_path(u, state, ())
+        y = ahead.y
+        if self.backward_path is not None:
+            nothing = self.backward_path.initial_state(x.shape[0], x.dtype, x.device)
+            y = y + self.backward_path(u.flip(1), nothing, ()).y.flip(1)
+        x = x + self.out_proj(self.out_norm(y * F.silu(ahead.gate)).to(x.dtype))
+        return x + self.ffn(self.ffn_norm(x)), ahead.state
+
+
+class ScanStack(nn.Module):
+    """linear -> blocks -> LayerNorm -> linear."""
+
+    def __init__(self, config: SRMambaConfig, both_ways: bool) -> None:
+        super().__init__()
+        self.embed = nn.Linear(config.feature_width, config.d_model)
+        self.blocks = nn.ModuleList(ScanBlock(config, both_ways) for _ in range(config.n_blocks))
+        self.norm = nn.LayerNorm(config.d_model)
+        self.classifier = nn.Linear(config.d_model, config.n_phases)
+
+    def initial_state(self, like: Tensor) -> tuple[PathState, ...]:
+        """like (b, ...): the lanes, and where and in which precision memory lives."""
+        blocks = (block for block in self.blocks if isinstance(block, ScanBlock))
+        return tuple(block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in blocks)
+
+    def forward(self, features: Tensor, state: tuple[PathState, ...]) -> tuple[Tensor, tuple[PathState, ...]]:
+        """features (b, l, d_feature) -> logits (b, l, k) and the forward scans' states."""
+        x, after = self.embed(features), []
+        for block, before in zip(self.blocks, state, strict=True):
+            x, path_state = block(x, before)
+            after.append(path_state)
+        return self.classifier(self.norm(x)), tuple(after)
+
+
+@dataclass(frozen=True)
+class PrefixState(LaneState):
+    """All features so far."""
+
+    GROWING: ClassVar[frozenset[str]] = frozenset({"cache"})
+
+    cache: Tensor  # (b, t, d_feature)
+
+
+class SRMamba(Recognizer[PrefixState]):
+    """Both directions: the answer at t is the last one of a scan of frames 0..t."""
+
+    name = "sr-mamba"
+    config_class = SRMambaConfig
+    config: SRMambaConfig
+    memory = "O(T)"
+
+    def __init__(self, config: SRMambaConfig) -> None:
+        super().__init__(config)
+        self.stack = ScanStack(config, both_ways=True)
+
+    def initial_state(self, n_lanes: int) -> PrefixState:
+        return PrefixState((0,) * n_lanes, self.zeros(n_lanes, 0, self.feature_width))
+
+    def remember(self, features: Tensor, state: PrefixState) -> PrefixState:
+        """Nothing but the features is kept, so frames whose answers nobody needs cost nothing."""
+        known = features if self.standardise is None else self.standardise(features)
+        return self._remember(known, state)
+
+    def _remember(self, features: Tensor, state: PrefixState) -> PrefixState:
+        return replace(state, cache=append(state.cache, full(features), state.frame_index)).advance(features.shape[1])
+
+    def temporal(self, features: Tensor, state: PrefixState) -> Output[PrefixState]:
+        length, after = features.shape[1], self._remember(features, state)
+        alike: dict[int, list[int]] = defaultdict(list)  # lanes by the frames they have seen: these share a scan
+        for lane, seen in enumerate(state.frame_index):
+            alike[seen].append(lane)
+        logits: dict[int, Tensor] = {}
+        for seen, lanes in alike.items():
+            known = after.cache[lanes, : seen + length].to(features.dtype)
+            answers = self._scan(known)[:, seen:] if self.training else self._rescan(known, seen)
+            logits |= dict(zip(lanes, answers, strict=True))
+        return Output(torch.stack([logits[lane] for lane in range(len(state.frame_index))]), None, after)
+
+    def _scan(self, known: Tensor) -> Tensor:
+        """Logits (b, t, k) of a pass in both directions over known (b, t, d)."""
+        return self.stack(known, self.stack.initial_state(full(known)))[0]
+
+    def _rescan(self, known: Tensor, seen: int) -> Tensor:
+        """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k)."""
+        return torch.cat([self._scan(known[:, :stop])[:, -1:] for stop in range(seen + 1, known.shape[1] + 1)], dim=1)
+
+
+@dataclass(frozen=True)
+class ForwardState(LaneState):
+    """The scans' states, block by block."""
+
+    paths: tuple[PathState, ...]
+
+
+class SRMambaForward(Recognizer[ForwardState]):
+    """The causal control: the same blocks with the forward scan alone, whose state is carried on."""
+
+    name = "sr-mamba-forward"
+    config_class = SRMambaConfig
+    config: SRMambaConfig
+    memory = "O(1)"
+
+    def __init__(self, config: SRMambaConfig) -> None:
+        super().__init__(config)
+        self.stack = ScanStack(config, both_ways=False)
+
+    def initial_state(self, n_lanes: int) -> ForwardState:
+        return ForwardState((0,) * n_lanes, self.stack.initial_state(self.zeros(n_lanes)))
+
+    def temporal(self, features: Tensor, state: ForwardState) -> Output[ForwardState]:
+        logits, paths = self.stack(features, state.paths)
+        return Output(logits, None, replace(state, paths=paths).advance(features.shape[1]))

@@ -1,0 +1,96 @@
+"""Trans-SVNet (Gao et al., MICCAI 2021): a small transformer that lets the current frame ask the last answers of TeCNO.
+
+Published (code): frozen frame features and a frozen TeCNO (8 layers, 32 maps). A transformer as wide as there are phases, with 8 heads of
+32, feed-forward width 32, one encoder layer, one decoder layer and no positional code. The encoder attends among TeCNO's last 30 logit
+vectors, zeros before the video's start. The decoder's query is tanh of a bias-free projection of the current frame; it attends to the
+30 and its output, as wide as the phases, is the logits. Residual sums are normalised without learned scale. Three trainings one after
+the other: SGD for the features, Adam 5e-4 for TeCNO, Adam 1e-3 for 25 epochs for the transformer.
+Uncertain: whether the feed-forward layers have biases (here: none).
+Changed: TeCNO learns at the same time, from its own cross-entropy, and gets no gradient from the transformer: one training, and TeCNO
+learns what it would learn alone. The zeros before the start take part in the attention, as published."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from surgicalmamba.config import Positive
+from surgicalmamba.core.state import LaneState
+from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.peers.tecno import StageState, TeCNO, TeCNOConfig, TeCNOState
+from surgicalmamba.peers.windows import windows
+from surgicalmamba.train.losses import masked_cross_entropy
+
+
+class TransSVNetConfig(TeCNOConfig):
+    """TeCNO's settings, and those of the transformer on it."""
+
+    window: Positive = Field(30, description="Answers of TeCNO that the transformer sees. Published: 30.")
+    n_heads: Positive = Field(8, description="Attention heads. Published: 8.")
+    d_head: Positive = Field(32, description="Width of a head. Published: 32.")
+    d_hidden: Positive = Field(32, description="Width of the feed-forward layers. Published: 32.")
+
+
+@dataclass(frozen=True)
+class TransSVNetState(LaneState):
+    """TeCNO's memory, and its last logits."""
+
+    stages: tuple[StageState, ...]
+    answers: Tensor  # (b, window - 1, k)
+
+
+class TransSVNet(Recognizer[TransSVNetState]):
+    """decoder(tanh(embed(f)), encoder(last TeCNO logits))."""
+
+    name = "trans-svnet"
+    config_class = TransSVNetConfig
+    memory = "O(W)"
+    config: TransSVNetConfig
+
+    def __init__(self, config: TransSVNetConfig) -> None:
+        super().__init__(config)
+        known = TeCNOConfig.model_fields.keys() - {"backbone", "standardise"}  # features arrive encoded and standardised
+        settings = {name: value for name, value in dict(config).items() if name in known}
+        self.tecno = TeCNO(TeCNOConfig(**{**settings, "d_feature": config.feature_width}))
+        shape = (config.n_phases, config.n_heads, config.d_head, config.d_hidden)
+        self.embed = nn.Linear(config.feature_width, config.n_phases, bias=False)
+        self.encoder, self.decoder = NarrowLayer(*shape), NarrowLayer(*shape)
+
+    def initial_state(self, n_lanes: int) -> TransSVNetState:
+        answers = self.zeros(n_lanes, self.config.window - 1, self.n_phases)
+        return TransSVNetState((0,) * n_lanes, self.tecno.initial_state(n_lanes).stages, answers)
+
+    def temporal(self, features: Tensor, state: TransSVNetState) -> Output[TransSVNetState]:
+        said = self.tecno.temporal(features, TeCNOState(state.frame_index, state.stages))
+        recent, answers = windows(said.logits.detach(), state.answers)  # (b, l, n, k)
+        recent = recent.flatten(0, 1)
+        query = torch.tanh(self.embed(features)).flatten(0, 1)[:, None]  # (b l, 1, k)
+        logits = self.decoder(query, self.encoder(recent, recent)).unflatten(0, features.shape[:2])[:, :, 0]
+        auxiliary = {**said.auxiliary, "tecno": said.logits} if self.training else {}
+        after = replace(state, stages=said.state.stages, answers=answers).advance(features.shape[1])
+        return Output(logits, None, after, auxiliary)
+
+    def training_loss(self, output: Output[TransSVNetState], labels: Tensor, target: Tensor) -> Tensor | None:
+        """Cross-entropy of every stage of TeCNO."""
+        losses = [masked_cross_entropy(logits.float(), labels) for logits in output.auxiliary.values()]
+        return torch.stack(losses).sum() if losses else None
+
+
+class NarrowLayer(nn.Module):
+    """Attention with heads wider than the tokens and a feed-forward layer, without biases; each added, then normalised."""
+
+    def __init__(self, width: int, n_heads: int, d_head: int, d_hidden: int) -> None:
+        super().__init__()
+        self.width, self.n_heads = width, n_heads
+        self.query, self.key, self.value = (nn.Linear(width, n_heads * d_head, bias=False) for _ in range(3))
+        self.out = nn.Linear(n_heads * d_head, width, bias=False)
+        self.feed_forward = nn.Sequential(nn.Linear(width, d_hidden, bias=False), nn.ReLU(), nn.Linear(d_hidden, width, bias=False))
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        """x (m, q, k) asks source (m, n, k): (m, q, k)."""
+        heads = [part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in (self.query(x), self.key(source), self.value(source))]
+        answer = self.out(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+        x = F.layer_norm(x + answer, (self.width,))
+        return F.layer_norm(x + self.feed_forward(x), (self.width,))

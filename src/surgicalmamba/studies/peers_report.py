@@ -1,0 +1,126 @@
+"""What a comparison of peers leaves behind: results.json, a figure of cost against time, and its section of the results page."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from surgicalmamba.eval.score import Json, to_json
+from surgicalmamba.model.registry import DEFAULT
+from surgicalmamba.report.colours import colour
+from surgicalmamba.studies.ablation import best_rates
+from surgicalmamba.studies.figures import figure_on_page, save_figure
+from surgicalmamba.studies.peers import PUBLISHED_WIDTH, Peers
+from surgicalmamba.studies.results import Row, division_words, markdown, refresh_page, slug, write_results
+from surgicalmamba.studies.step_cost import LENGTHS, StepCost
+
+Value = Callable[[StepCost], float]
+STYLES = {"O(1)": "-", "O(W)": "--", "O(T)": ":"}
+MARKS = "osD^vP*X<>ph"
+
+
+def write_peers(study: Peers, out: Path, about: Mapping[str, Json], page: Path | None, title: str | None) -> Path:
+    """Results and figures into the study's folder; the section, with its figure beside the page, where a page is given."""
+    scores = study.scores
+    title = title or f"Peers, {scores.dataset.name}, {division_words(scores.rows[0])}"
+    more = {
+        "learning_rates": {"split": scores.rate_split, "strict_jaccard": scores.rate_scores, "chosen": best_rates(scores.rate_scores)},
+        "memory": study.memory,
+        "settings": study.settings,
+        "step_costs": {name: [cost.as_dict() for cost in costs] for name, costs in study.costs.items()},
+        "step_costs_published_size": {name: [cost.as_dict() for cost in costs] for name, costs in study.published.items()},
+    }
+    plain = to_json(more)
+    assert isinstance(plain, dict)
+    file = write_results(out, "peers", scores.dataset, scores.rows, {**about, **plain})
+    figure = draw_costs(study)
+    save_figure(figure, out, "peers")
+    if page is not None:
+        picture = figure_on_page(figure, page, slug(title), "Milliseconds per frame and memory against the length of the operation")
+        refresh_page(page, slug(title), section(study, about, title) + f"\n{picture}\n")
+    return file
+
+
+def section(study: Peers, about: Mapping[str, Json], title: str) -> str:
+    """Scores, costs, and how the learning rates were chosen."""
+    scores = study.scores
+    rates = best_rates(scores.rate_scores)
+    columns = {"memory": study.memory}
+    if rates:
+        columns["learning rate"] = {row: f"{rate:g}" for row, rate in rates.items()}
+    parts = [markdown(title, scores.rows, about, more_columns=columns)]
+    parts.append(
+        "Every network had the same features, split, seeds, recipe and learning-rate sweep; networks published wider than the recipe's "
+        "SurgicalMamba were cut down to its width (sizes in results.json).\n"
+    )
+    parts.append(cost_table("Live cost of the networks of this table, one frame at a time", study.costs, study.memory))
+    if study.published:
+        parts.append(cost_table(f"Live cost at published sizes, features of width {PUBLISHED_WIDTH}", study.published, study.memory))
+    if rates:
+        tried = "; ".join(f"{row} {_tried(by_rate)}" for row, by_rate in scores.rate_scores.items())
+        parts.append(f"Learning rates were chosen by the strict Jaccard on the validation videos of `{scores.rate_split}`: {tried}.\n")
+    return "\n".join(parts)
+
+
+def _tried(by_rate: Mapping[float, float]) -> str:
+    return ", ".join(f"{rate:g}: {score:.2f}" for rate, score in by_rate.items())
+
+
+def cost_table(heading: str, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[str, str]) -> str:
+    """Milliseconds per frame and kilobytes of memory at every length."""
+    lengths = [cost.frames for cost in next(iter(costs.values()))]
+    told = " | ".join(f"{unit} at {length:,}" for unit in ("ms", "kB") for length in lengths)
+    lines = [f"{heading}:", "", f"| | memory | {told} |", "|---" * (2 + 2 * len(lengths)) + "|"]
+    for name, rows in costs.items():
+        numbers = [f"{row.frame_ms:.2f}" for row in rows] + [f"{row.state_bytes / 1e3:,.1f}" for row in rows]
+        lines.append(f"| {name} | {memory[name]} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw_costs(study: Peers) -> Figure:
+    """Time and memory of a live frame against the length of the operation; published sizes where they were measured."""
+    costs = study.published or study.costs
+    figure = Figure(figsize=(12.5, 5.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _lines(left, costs, study.memory, lambda cost: cost.frame_ms)
+    _lines(right, costs, study.memory, lambda cost: cost.state_bytes / 1e6)
+    left.set_ylabel("milliseconds per frame")
+    right.set_ylabel("memory of one operation, MB")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=8, frameon=False)
+    what = f"published sizes, features of width {PUBLISHED_WIDTH}" if study.published else f"as trained on {study.scores.dataset.name}"
+    figure.suptitle(f"Cost of a live frame ({what}); solid O(1), dashed O(W), dotted O(T)", fontsize=10)
+    return figure
+
+
+def _lines(axes: Axes, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[str, str], value: Value) -> None:
+    for number, (name, rows) in enumerate(costs.items()):
+        own = name == DEFAULT
+        axes.plot(
+            [row.frames for row in rows],
+            [value(row) for row in rows],
+            STYLES[memory[name]],
+            marker=MARKS[number % len(MARKS)],
+            markersize=5,
+            color="black" if own else colour(number % 6),  # the palette without its yellow, too pale for a line
+            linewidth=2.5 if own else 1.2,
+            label=f"{name} {memory[name]}",
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS])
+    axes.minorticks_off()
+    axes.set_xlabel("frames of the operation so far")
+    axes.grid(color="#00000020")
+
+
+def summary(study: Peers, rows: Sequence[Row]) -> str:
+    """For the terminal: a line per network."""
+    lines = [f"{'':18} {'accuracy':>9} {'jaccard':>8} {'weights':>10} {'memory':>6}   ms per frame at {', '.join(map(str, LENGTHS))}"]
+    for row in rows:
+        strict = row.report.scores["strict"].metrics
+        ms = "  ".join(f"{cost.frame_ms:.2f}" for cost in study.costs[row.name])
+        scores = f"{strict['accuracy']['mean']:9.2f} {strict['jaccard']['mean']:8.2f}"
+        lines.append(f"{row.name:18} {scores} {row.parameters:>10,} {study.memory[row.name]:>6}   {ms}")
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""`study peers`: the same sweep and seeds for every network, its cost beside its score."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from surgicalmamba.errors import ConfigError
+from surgicalmamba.eval.protocols import PROTOCOLS
+from surgicalmamba.model.registry import BUILT_IN, build
+from surgicalmamba.peers.conformance import state_bytes
+from surgicalmamba.studies import peers as study_peers
+from surgicalmamba.studies.ablation import AblationPlan
+from surgicalmamba.studies.peers import peer_systems, run_peers, study_settings
+from surgicalmamba.studies.peers_report import summary, write_peers
+from surgicalmamba.studies.step_cost import StepCost, lengthened, step_costs
+
+
+def test_every_network_gets_the_same_recipe_but_for_its_name_and_widths(recipe):
+    systems = peer_systems(recipe)
+    assert [system.name for system in systems] == list(BUILT_IN)
+    assert len({system.config.with_(recognizer="surgicalmamba").model_dump_json() for system in systems}) == 1
+    for system in systems[1:]:
+        network = system.config.with_(
+            recognizer={"name": system.name, "settings": {**study_settings(recipe).get(system.name, {}), "d_feature": 5}}
+        )
+        assert network.network.feature_width == 5  # sizes are settings that the network has
+    with pytest.raises(ConfigError, match="did you mean 'tecno'"):
+        peer_systems(recipe, ["surgicalmamba", "teckno"])
+    with pytest.raises(ConfigError, match="at least two"):
+        peer_systems(recipe, ["tecno"])
+
+
+def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(recipe, toy, here, tmp_path, monkeypatch):
+    monkeypatch.setattr(study_peers, "step_costs", lambda model: step_costs(model, lengths=(100, 2_000, 6_000, 20_000), steps=2, turns=1))
+    plan = AblationPlan(recipe, ("hmm", "lstm"), 2, None, None, (1e-3, 1e-2), 1)
+    study = run_peers(plan, toy, tmp_path, here, with_published=False)
+    assert len(here.trained) == 2 * 2 + 2  # both rates of both networks with seed 0, then seed 1 at the better one
+    assert {name: set(scores) for name, scores in study.scores.rate_scores.items()} == {"hmm": {1e-3, 1e-2}, "lstm": {1e-3, 1e-2}}
+    page = tmp_path / "results.md"
+    file = write_peers(
+        study,
+        tmp_path,
+        {"date": "d", "version": "v", "commit": None, "machine": {"system": "s", "machine": "m", "cores": 1}, "command": "c"},
+        page,
+        None,
+    )
+    results = json.loads(file.read_text())
+    assert set(results["rows"]) == {"hmm", "lstm"} and results["memory"] == {"hmm": "O(1)", "lstm": "O(1)"}
+    assert set(results["rows"]["hmm"]["protocols"]) <= set(PROTOCOLS) and "strict" in results["rows"]["hmm"]["protocols"]
+    assert [cost["frames"] for cost in results["step_costs"]["lstm"]] == [100, 2_000, 6_000, 20_000]
+    text = page.read_text()
+    assert "| lstm | O(1) |" in text and "learning rate" in text and "ms at 20,000" in text
+    assert (tmp_path / "peers.png").stat().st_size > 10_000 and len(summary(study, study.scores.rows).splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["opera", "tecno", "dacat", "sr-mamba"])
+def test_a_memory_made_for_a_length_has_the_size_of_one_that_was_lived_through(name):
+    settings = {"opera": {"d_model": 8, "n_layers": 2, "d_hidden": 8}, "dacat": {"d_hidden": 8, "cache_len": 150}, "tecno": {"n_layers": 3}}
+    prefix = {"d_model": 8, "n_blocks": 1, "path": {"rotation": None, "d_state": 4, "d_head": 8}}
+    model = build(name, 4, 3, **settings.get(name, prefix))
+    made = [cost.state_bytes for cost in step_costs(model, lengths=(20, 90, 300), steps=2, turns=1)]
+    with torch.no_grad():
+        assert made == list(state_bytes(model.eval(), (20, 90, 300)))
+
+
+def test_what_does_not_grow_is_left_as_it_was_and_the_clock_is_set():
+    model = build("lstm", 4, 3, d_hidden=4)
+    state = replace(model.initial_state(1), hidden=torch.ones(1, 4))
+    longer = lengthened(state, 500)
+    assert longer.frame_index == (500,) and torch.equal(longer.hidden, state.hidden)
+
+
+def test_a_step_is_timed_at_every_length():
+    costs = step_costs(build("lstm", 4, 3, d_hidden=4), lengths=(10, 50), steps=3, turns=1)
+    assert [cost.frames for cost in costs] == [10, 50] and all(isinstance(cost, StepCost) and cost.frame_ms > 0 for cost in costs)
