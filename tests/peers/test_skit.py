@@ -36,12 +36,12 @@ def test_a_peak_never_decays():
 
 
 def test_what_no_window_reaches_is_known_through_the_peaks_alone():
-    model = varied(SKiT(SMALL))
-    features = frames(model, 1, 40)
+    model = varied(SKiT(SMALL.with_(d_key=16)))
+    features = frames(model, 1, 12)
     changed = features.clone()
     changed[:, 0] += 5.0  # with window 4 and one layer each, frame 0 is out of reach from frame 7 on
     outputs = [model.forward_features(x) for x in (features, changed)]
-    assert (outputs[0].logits[0, -1] - outputs[1].logits[0, -1]).abs().max() > 1e-5
+    assert (outputs[0].logits[0, -1] - outputs[1].logits[0, -1]).abs().max() > 1e-3
     late = frames(model, 1, 1, seed=9)
     same_peaks = [model.forward_features(late, type(o.state)(o.state.frame_index, o.state.local, outputs[0].state.peaks)) for o in outputs]
     torch.testing.assert_close(same_peaks[0].logits, same_peaks[1].logits, atol=1e-7, rtol=0)
