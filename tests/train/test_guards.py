@@ -36,7 +36,10 @@ def feature_of_c(monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "what"),
-    [(3e38, r"block 0 gives a NaN or infinity at lane \d, frame 27"), (np.nan, r"features hold a NaN or infinity at lane \d, frame 27")],
+    [
+        (3e38, r"the projector gives a NaN or infinity at lane \d, frame 27"),
+        (np.nan, r"features hold a NaN or infinity at lane \d, frame 27"),
+    ],
 )
 def test_a_run_stops_and_names_video_clip_block_and_the_last_good_state(settings, tmp_path, feature_of_c, value, what):
     feature_of_c(value)

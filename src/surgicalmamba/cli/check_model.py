@@ -31,6 +31,8 @@ def check_model(model: str, settings: list[str], frames: int, json: bool) -> Non
 
 def _open(model: str, settings: list[str]) -> "AnyRecognizer":
     """A checkpoint or run folder, a name of the registry, or module:Class with settings of its own."""
+    import torch
+
     from surgicalmamba.config import override
     from surgicalmamba.model.checkpoint import load
     from surgicalmamba.model.registry import build, import_network, register
@@ -46,4 +48,6 @@ def _open(model: str, settings: list[str]) -> "AnyRecognizer":
     width, n_phases = given.pop("d_feature"), given.pop("n_phases")
     if not isinstance(width, int) or not isinstance(n_phases, int):
         raise typer.BadParameter("d_feature and n_phases are whole numbers.")
-    return stir(build(name, width, n_phases, **given))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the same call says the same
+        return stir(build(name, width, n_phases, **given))
