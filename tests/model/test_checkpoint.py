@@ -36,6 +36,13 @@ def test_phase_names_travel_with_the_model(tmp_path):
     assert sm.load(tmp_path).config.phases == ("Preparation", "Dissection")
 
 
+def test_the_folder_of_a_training_run_stands_for_its_best_model(tmp_path):
+    for name in ("best", "last"):
+        sm.SurgicalMamba(ModelConfig.preset("tiny", phases=(name, "end"), n_phases=2)).save(tmp_path / "run" / name)
+    assert sm.load(tmp_path / "run").config.phases == ("best", "end")
+    assert sm.load(tmp_path / "run" / "last").config.phases == ("last", "end")
+
+
 @pytest.fixture
 def saved(build, tmp_path):
     build(dtype=torch.float32).save(tmp_path / "run")

@@ -42,8 +42,7 @@ class Agreement:
 def bench_agreement(checkpoint: str, data: Path, split: str, engine_name: str, most_frames: int | None, threads: int) -> Agreement:
     """Compare on every frame of a split, or on the first `most_frames` of each video."""
     torch.set_num_threads(threads)
-    folder = Path(checkpoint)
-    model = load(folder / "best" if (folder / "best").is_dir() else checkpoint)
+    model = load(checkpoint)
     dataset = PreparedDataset.open(data)
     engine = open_engine(model, engine_name, threads=threads)
     videos = videos_of(dataset, split)

@@ -42,7 +42,7 @@ def _open(model: str, settings: list[str]) -> "AnyRecognizer":
     if folder.is_dir():
         if settings:
             raise typer.BadParameter("--settings are for a network with fresh weights; a checkpoint has its own.")
-        return load(folder / "best" if (folder / "best").is_dir() else folder)
+        return load(folder)
     name = register(import_network(model)).name if ":" in model else model
     given = {"d_feature": FEATURE_WIDTH, "n_phases": N_PHASES, **override({}, settings)}
     width, n_phases = given.pop("d_feature"), given.pop("n_phases")

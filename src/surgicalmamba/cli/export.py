@@ -35,11 +35,10 @@ def export(
 
     from rich.console import Console
 
-    from surgicalmamba.model.checkpoint import load, read_about
+    from surgicalmamba.model.checkpoint import best_of, load, read_about
     from surgicalmamba.stream.export import export as write_export
 
-    folder = Path(checkpoint)
-    source: str | Path = folder / "best" if (folder / "best").is_dir() else checkpoint
+    source = best_of(checkpoint)
     model = load(source)
     provenance = read_about(Path(source)).get("provenance", {}) if Path(source).is_dir() else {"hub": str(source)}
     step_way = None if int8_step is StepForm.auto else int8_step.value

@@ -82,8 +82,9 @@ def save(model: "AnyRecognizer", folder: Path, provenance: Mapping[str, object] 
 
 
 def load(path_or_hub_id: str | Path) -> "AnyRecognizer":
-    """A trained model from a checkpoint folder or a Hugging Face Hub id such as `owner/name`: SurgicalMamba, or whichever it is."""
-    folder = Path(path_or_hub_id)
+    """A trained model from a checkpoint folder, a run folder or a Hugging Face Hub id such as `owner/name`: SurgicalMamba, or whichever
+    it is."""
+    folder = Path(best_of(path_or_hub_id))
     if not folder.exists() and looks_like_hub_id(str(path_or_hub_id)):
         folder = fetch(str(path_or_hub_id), CONFIG_FILE).parent
         fetch(str(path_or_hub_id), WEIGHTS_FILE)
@@ -95,6 +96,12 @@ def load(path_or_hub_id: str | Path) -> "AnyRecognizer":
         raise CheckpointError(f"{folder / CONFIG_FILE}: {error}") from None
     fit(model, read_weights(folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
     return model.eval()
+
+
+def best_of(place: str | Path) -> str | Path:
+    """The best model where `place` is the folder of a training run; any other place as it is."""
+    best = Path(place) / "best"
+    return best if best.is_dir() else place
 
 
 def read_about(folder: Path) -> dict[str, dict[str, object]]:

@@ -5,7 +5,6 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -27,15 +26,14 @@ _ENVELOPE_ROOM = 1024
 
 def load_model(config: ServeConfig) -> "tuple[AnyRecognizer, str, bool | None]":
     """The model, the name it is shown under, and, for a demo model, whether it is trained."""
-    from surgicalmamba.model.checkpoint import demo_model_path, load
+    from surgicalmamba.model.checkpoint import best_of, demo_model_path, load
 
     if config.model is None:
         try:
             return load(demo_model_path()), "demo", True
         except CheckpointError:
             return untrained_demo(), "untrained demo", False
-    folder = Path(config.model)
-    source: str | Path = folder / "best" if (folder / "best").is_dir() else config.model
+    source = best_of(config.model)
     parts = str(source).replace("\\", "/").rstrip("/").split("/")
     name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]  # a run's checkpoint is known by its run
     return load(source), name, None

@@ -115,7 +115,7 @@ class Job:
         if (place / EXPORT_FILE).is_file():
             chosen = open_exported(place)
         else:
-            loaded = load(place / "best" if (place / "best").is_dir() else model if model is not None else place)
+            loaded = load(place if model is None else model)
             chosen = open_engine(loaded.to(device), engine, say=say)
         config = chosen.config
         rate = fps or config.preprocess.rate

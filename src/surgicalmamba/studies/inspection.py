@@ -10,7 +10,7 @@ from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.eval.folders import find_files
 from surgicalmamba.eval.pairs import IntArray
 from surgicalmamba.eval.rows import read_rows
-from surgicalmamba.model.checkpoint import CONFIG_FILE, looks_like_hub_id, read_about
+from surgicalmamba.model.checkpoint import CONFIG_FILE, best_of, looks_like_hub_id, read_about
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.studies.inspect_trace import Trace, trace_video, without_rotation
 from surgicalmamba.train.config import LossSettings
@@ -84,8 +84,7 @@ def network_of(recognizer: object) -> SurgicalMamba | None:
 
 def is_checkpoint(place: str) -> bool:
     """Whether a place holds a model (a checkpoint, a run, a Hub id) rather than prediction files."""
-    folder = Path(place)
-    return (folder / CONFIG_FILE).is_file() or (folder / "best").is_dir() or (not folder.exists() and looks_like_hub_id(place))
+    return (Path(best_of(place)) / CONFIG_FILE).is_file() or (not Path(place).exists() and looks_like_hub_id(place))
 
 
 def read_predicted(place: Path, video: PreparedVideo, vocabulary: PhaseVocabulary) -> IntArray:
@@ -101,7 +100,7 @@ def read_predicted(place: Path, video: PreparedVideo, vocabulary: PhaseVocabular
 
 def trained_bursts(checkpoint: str) -> tuple[float, float]:
     """sigma_L and sigma_R of the checkpoint's training, or the defaults where it does not say."""
-    folder = Path(checkpoint) / "best" if (Path(checkpoint) / "best").is_dir() else Path(checkpoint)
+    folder = Path(best_of(checkpoint))
     usual = LossSettings()
     if not (folder / CONFIG_FILE).is_file():
         return usual.rise_s, usual.fall_s

@@ -14,7 +14,7 @@ from surgicalmamba.data.transforms import WholeFrame, normalise
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import DataError
 from surgicalmamba.eval.predictions import RunInfo, VideoPrediction, write_predictions, write_run
-from surgicalmamba.model.checkpoint import load
+from surgicalmamba.model.checkpoint import best_of, load
 from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.train.distributed import pick_device
 
@@ -64,8 +64,7 @@ class Predictor:
     @classmethod
     def open(cls, checkpoint: str, data: Path, split: str, out: Path, device: str) -> "Predictor":
         """Load and check everything before the first video: phases must be those the model was trained for, features of its width."""
-        folder = Path(checkpoint)
-        source: str | Path = folder / "best" if (folder / "best").is_dir() else checkpoint
+        source = best_of(checkpoint)
         model = load(source)
         dataset = PreparedDataset.open(data)
         if model.config.phases is not None and model.config.phases != dataset.phases:
