@@ -1,13 +1,11 @@
 """A toy dataset that can be learned in seconds: three phases told apart only by which pulse came last. And an operator who stops runs."""
 
-from pathlib import Path
-
 import numpy as np
 
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
-from surgicalmamba.train.predict import Predictor
-from surgicalmamba.train.run import Watcher, train
+from surgicalmamba.studies.runner import train_and_predict
+from surgicalmamba.train.run import Watcher
 
 LENGTHS = {"a": 61, "b": 40, "c": 75, "d": 33, "e": 52, "f": 66, "g": 45, "h": 58, "i": 37, "j": 70, "v": 48, "w": 57}
 
@@ -50,9 +48,5 @@ def train_here(jobs, out):
     """Train and predict the jobs of a study that are not done, in this process, as its own processes would. Returns their names."""
     waiting = [job for job in jobs if not job.is_done(out)]
     for job in waiting:
-        train(job.config.with_(run=str(job.run(out))))
-        predictor = Predictor.open(str(job.run(out)), Path(job.config.data.path), f"{job.split}:{job.role}", job.predictions(out), "cpu")
-        for video in predictor.videos:
-            predictor.predict(video)
-        predictor.finish()
+        train_and_predict(job, out)
     return [job.name for job in waiting]

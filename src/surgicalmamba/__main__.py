@@ -1,3 +1,4 @@
 from surgicalmamba.cli.main import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,10 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -51,6 +51,21 @@ def command(recipe, dataset, out, *more):
     return [*call, "--out", str(out), *more]
 
 
+def until_nobody_works_in(folder, seconds=20):
+    """Wait until no process holds a file below the folder open."""
+    deadline = time.monotonic() + seconds
+    while any(_is_open_below(folder, process) for process in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, f"a process still works in {folder}"
+        time.sleep(0.05)
+
+
+def _is_open_below(folder, process):
+    try:
+        return any(Path(os.readlink(handle)).is_relative_to(folder) for handle in (process / "fd").iterdir())
+    except OSError:  # it has ended meanwhile
+        return False
+
+
 def test_a_job_for_every_variant_seed_and_split_scored_where_the_model_was_not_trained(recipe, dataset):
     jobs = benchmark_jobs(load_config(TrainConfig, recipe), dataset, 2, ["full", "without-z"], "out-*")
     assert [job.name for job in jobs[:4]] == ["full-seed0-out-a", "full-seed0-out-b", "full-seed1-out-a", "full-seed1-out-b"]
@@ -69,12 +84,13 @@ def test_killed_in_the_middle_the_same_call_ends_with_every_protocol_over_all_fo
     out, page = tmp_path / "study", tmp_path / "results.md"
     page.write_text("# Results\n\nkept\n")
     call = command(recipe, dataset, out, "--seeds", "1", "--splits", "out-*", "--workers", "1", "--docs", str(page), "--quick")
-    first = subprocess.Popen(call, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (out / "runs" / "full-seed0-out-a" / "predictions" / "run.json").is_file():
         assert first.poll() is None, (out / "runs" / "full-seed0-out-a.log").read_text()
         time.sleep(0.05)
-    os.killpg(first.pid, signal.SIGKILL)
+    first.kill()  # the study alone: what it started has to end by itself
     first.wait()
+    until_nobody_works_in(out)
     done = (out / "runs" / "full-seed0-out-a" / "best" / "model.safetensors").stat().st_mtime_ns
 
     said = subprocess.run([*call, "--json"], capture_output=True, text=True, check=True)
@@ -105,7 +121,7 @@ def test_seeds_are_runs_of_one_row_and_rows_are_compared_video_by_video(recipe, 
 def test_a_job_that_fails_stops_the_study_and_names_its_log(recipe, dataset, tmp_path):
     settings = load_config(TrainConfig, recipe, ["device=nowhere"])
     jobs = benchmark_jobs(settings, dataset, 1, ["full"], "usual")
-    with pytest.raises(StudyError, match=r"job full-seed0: 'train' ended with code 1: .*nowhere.*full-seed0\.log"):
+    with pytest.raises(StudyError, match=r"job full-seed0 ended with code 1: .*nowhere.*full-seed0\.log"):
         run_jobs(jobs, tmp_path, workers=1)
 
 

@@ -5,6 +5,7 @@ lanes and not to others. The same function cuts a call at clip ends, with `chunk
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,15 @@ def chunk_segments(length: int, frame_index: Sequence[int], chunk_len: int | Non
     clocks (an empty frame_index) nothing closes either: then closing is the caller's business."""
     if chunk_len is None:
         return [Segment(0, length, ())]
-    segments = []
-    start = 0
-    for stop in range(1, length + 1):
-        closing = closing_lanes([seen + stop for seen in frame_index], chunk_len, clip_len)
-        if closing or stop == length:
-            segments.append(Segment(start, stop, closing))
-            start = stop
-    return segments
+    closing: dict[int, list[int]] = {length: []} if length else {}
+    for lane, seen in enumerate(frame_index):
+        for stop in _closings(length, seen % (clip_len or chunk_len), chunk_len, clip_len):
+            closing.setdefault(stop, []).append(lane)
+    stops = sorted(closing)
+    return [Segment(start, stop, tuple(closing[stop])) for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+@lru_cache(maxsize=4096)
+def _closings(length: int, seen: int, chunk_len: int, clip_len: int | None) -> tuple[int, ...]:
+    """Where chunks of one lane end within a call. Every path of a network asks the same, so it is worked out once."""
+    return tuple(stop for stop in range(1, length + 1) if closes_after(seen + stop, chunk_len, clip_len))

@@ -3,19 +3,25 @@
 OUT/runs/JOB/             a training run (see docs/training.md), its settings beside it as JOB.yaml, its output as JOB.log
 OUT/runs/JOB/predictions  one file per scored video; a job is done when their run.json is there"""
 
+import multiprocessing
 import os
-import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from surgicalmamba.config import load_config, save_config
-from surgicalmamba.errors import StudyError
+from surgicalmamba.errors import StudyError, SurgicalMambaError
 from surgicalmamba.train.config import TrainConfig
 
+PRELOADED = ["surgicalmamba.train.run", "torch._dynamo"]
+"""Imported once, in the process that jobs are forked from; torch's optimizers import the second. A job then starts in a moment."""
 LOG_LINES_TOLD = 3
 
 
@@ -57,7 +63,7 @@ def run_jobs(jobs: Sequence[Job], out: Path, workers: int, progress: Progress | 
     _refuse_other_settings(jobs, out)
     waiting = [job for job in jobs if not job.is_done(out)]
     n_done = len(jobs) - len(waiting)
-    children: dict[str, subprocess.Popen[bytes]] = {}
+    children: dict[str, BaseProcess] = {}
     threads = max(1, (os.cpu_count() or 1) // workers)
     with ThreadPoolExecutor(workers) as pool:
         pending: dict[Future[None], Job] = {pool.submit(_run_job, job, out, threads, children): job for job in waiting}
@@ -98,37 +104,79 @@ def _leaves(values: Mapping[str, object], prefix: str = "") -> dict[str, object]
     return flat
 
 
-def _run_job(job: Job, out: Path, threads: int, children: dict[str, subprocess.Popen[bytes]]) -> None:
-    """The commands a person would give, one after the other."""
-    run = job.run(out)
-    run.parent.mkdir(parents=True, exist_ok=True)
-    settings = job.settings(out)
-    begun = (run / "states").is_dir()
-    if not begun:
-        save_config(job.config.with_(run=str(run)), settings)
-    assert job.config.data.path is not None
-    train = ["train", "--resume", str(run)] if begun else ["train", "--config", str(settings)]
-    scored = ["--data", job.config.data.path, "--split", f"{job.split}:{job.role}"]
-    predict = ["predict", str(run), *scored, "--out", str(job.predictions(out))]
-    start = time.monotonic()
-    _command(job, train, run, threads, children)
-    _add_seconds(run, time.monotonic() - start)
-    _command(job, predict, run, threads, children)
-
-
-def _command(job: Job, arguments: list[str], run: Path, threads: int, children: dict[str, subprocess.Popen[bytes]]) -> None:
-    log = run.parent / f"{job.name}.log"
-    environment: Mapping[str, str] = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    with log.open("ab") as stream:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "surgicalmamba", *arguments], stdout=stream, stderr=subprocess.STDOUT, env=environment
-        )
-        children[job.name] = child
-        status = child.wait()
-        del children[job.name]
-    if status:
+def _run_job(job: Job, out: Path, threads: int, children: dict[str, BaseProcess]) -> None:
+    """One job in a process of its own."""
+    job.run(out).parent.mkdir(parents=True, exist_ok=True)
+    if not _begun(job, out):
+        save_config(job.config.with_(run=str(job.run(out))), job.settings(out))
+    log = job.run(out).parent / f"{job.name}.log"
+    child = _processes().Process(target=_child, args=(job, out, threads, log))
+    children[job.name] = child
+    child.start()
+    child.join()
+    del children[job.name]
+    if child.exitcode:
         said = " / ".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES_TOLD:])
-        raise StudyError(f"job {job.name}: '{arguments[0]}' ended with code {status}: {said} (whole output: {log}).")
+        raise StudyError(f"job {job.name} ended with code {child.exitcode}: {said} (whole output: {log}).")
+
+
+def _processes() -> ForkServerContext | SpawnContext:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(PRELOADED)
+    return processes
+
+
+def _child(job: Job, out: Path, threads: int, log: Path) -> None:
+    """The life of a job's process: output to its log, an end with that of the study, training, prediction."""
+    with log.open("ab") as stream:
+        for descriptor in (1, 2):
+            os.dup2(stream.fileno(), descriptor)
+    threading.Thread(target=_end_with_the_study, daemon=True).start()
+    try:
+        train_and_predict(job, out, threads)
+    except SurgicalMambaError as error:
+        sys.exit(f"surgicalmamba: {error}")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def _end_with_the_study() -> None:
+    """A study that was killed leaves nothing behind that goes on writing into its folder."""
+    study = multiprocessing.parent_process()
+    assert study is not None
+    study.join()
+    os._exit(1)
+
+
+def train_and_predict(job: Job, out: Path, threads: int | None = None) -> None:
+    """What `train` or `train --resume`, and then `predict`, do."""
+    import torch
+
+    from surgicalmamba.train.predict import Predictor
+    from surgicalmamba.train.run import resume, train
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run = job.run(out)
+    start = time.monotonic()
+    if _begun(job, out):
+        resume(run)
+    else:
+        train(job.config.with_(run=str(run)))
+    _add_seconds(run, time.monotonic() - start)
+    assert job.config.data.path is not None
+    scored = f"{job.split}:{job.role}"
+    predictor = Predictor.open(str(run), Path(job.config.data.path), scored, job.predictions(out), job.config.device)
+    for video in predictor.videos:
+        predictor.predict(video)
+    predictor.finish()
+
+
+def _begun(job: Job, out: Path) -> bool:
+    return (job.run(out) / "states").is_dir()
 
 
 def _add_seconds(run: Path, seconds: float) -> None:
