@@ -9,7 +9,7 @@ import pytest
 
 from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError, StudyError
-from surgicalmamba.studies.ablation import AblationPlan, ablation_systems, best_rates, run_ablation
+from surgicalmamba.studies.ablation import AblationPlan, ablation_systems, at_rate, best_rates, run_ablation
 from surgicalmamba.studies.ablation_report import write_ablation
 from surgicalmamba.studies.benchmark import system_jobs
 from surgicalmamba.studies.results import circumstances
@@ -125,6 +125,19 @@ def test_a_folder_begun_with_another_recipe_is_not_gone_on_with(recipe, toy, tmp
     changed = system_jobs([type(s)(s.name, s.config.with_(epochs=9)) for s in systems], toy, [0], ["usual"], name_splits=True)
     with pytest.raises(StudyError, match=r"job full-seed0-usual in .* was begun with epochs=1, not 9; give another --out"):
         run_jobs(changed, tmp_path, workers=1)
+
+
+def test_a_rate_at_which_training_diverges_is_a_trial_that_scores_nothing_but_no_row_of_the_table(recipe, toy, tmp_path):
+    def processes(jobs, _what):
+        run_jobs(jobs, tmp_path, workers=2)
+
+    plan = AblationPlan(recipe, ("full",), 1, "usual", None, (1e30, 3e-3), 1)
+    study = run_ablation(plan, toy, tmp_path, processes)
+    assert study.rate_scores["full"][1e30] == 0 < study.rate_scores["full"][3e-3]
+    assert "NaN or infinity" in (tmp_path / "runs" / "full-lr1e+30-seed0-usual" / "diverged.txt").read_text()
+    (job,) = system_jobs([at_rate(*ablation_systems(recipe, ["full"]), 1e30)], toy, [0], ["usual"], name_splits=True)
+    with pytest.raises(StudyError, match=r"job full-lr1e\+30-seed0-usual ended with code 1: .*NaN or infinity"):
+        run_jobs([job], tmp_path, workers=1)
 
 
 def test_folds_and_splits_together_are_misuse(toy, tmp_path, recipe_file):

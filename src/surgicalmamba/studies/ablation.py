@@ -1,7 +1,7 @@
 """The paper's table "Component ablation": the full model, two controls, and the full model without one part at a time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from surgicalmamba.config import VARIANTS
@@ -55,9 +55,11 @@ def run_systems(systems: Sequence[System], plan: AblationPlan, dataset: Prepared
         view, rate_split = with_tuning(view, out, chosen)
     scores: dict[str, dict[float, float]] = {}
     if rate_split is not None:
-        tuning = system_jobs([at_rate(s, r) for s in systems for r in plan.rates], view, range(plan.rate_seeds), [rate_split], True)
+        trials = system_jobs([at_rate(s, r) for s in systems for r in plan.rates], view, range(plan.rate_seeds), [rate_split], True)
+        tuning = [replace(job, may_diverge=True) for job in trials]
         run(tuning, "learning rates")
-        scores = _rate_scores(systems, plan.rates, gather(tuning, out, view))
+        diverged = {job.group for job in tuning if job.diverged(out)}
+        scores = _rate_scores(systems, plan.rates, gather([job for job in tuning if job.group not in diverged], out, view))
     jobs = _final_jobs(systems, best_rates(scores), view, range(plan.seeds), chosen)
     run(jobs, "runs")
     return Ablation(view, gather(jobs, out, view), scores, rate_split)
@@ -84,8 +86,9 @@ def at_rate(system: System, rate: float) -> System:
 
 
 def _rate_scores(systems: Sequence[System], rates: Sequence[float], tuned: Sequence[Row]) -> dict[str, dict[float, float]]:
+    """What each rate reached; one at which training diverged counts as 0."""
     reached = {row.name: row.report.scores["strict"].metrics["jaccard"]["mean"] for row in tuned}
-    return {system.name: {rate: reached[at_rate(system, rate).name] for rate in rates} for system in systems}
+    return {system.name: {rate: reached.get(at_rate(system, rate).name, 0.0) for rate in rates} for system in systems}
 
 
 def best_rates(scores: Mapping[str, Mapping[float, float]]) -> dict[str, float]:

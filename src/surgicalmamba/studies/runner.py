@@ -17,12 +17,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from surgicalmamba.config import load_config, save_config
-from surgicalmamba.errors import StudyError, SurgicalMambaError
+from surgicalmamba.errors import NonFiniteError, StudyError, SurgicalMambaError
 from surgicalmamba.train.config import TrainConfig
 
 PRELOADED = ["surgicalmamba.train.run", "torch._dynamo"]
 """Imported once, in the process that jobs are forked from; torch's optimizers import the second. A job then starts in a moment."""
 LOG_LINES_TOLD = 3
+DIVERGED = "diverged.txt"
+"""In the folder of a run that ended because its numbers left the range of floats; says where."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Job:
     config: TrainConfig
     role: str
     """Role of the split that is scored: val, or test where the model was not chosen by it."""
+    may_diverge: bool = False
+    """A trial, such as of a learning rate: if its loss stops being a number, that is its result."""
 
     @property
     def split(self) -> str:
@@ -51,7 +55,10 @@ class Job:
         return self.run(out) / "predictions"
 
     def is_done(self, out: Path) -> bool:
-        return (self.predictions(out) / "run.json").is_file()
+        return (self.predictions(out) / "run.json").is_file() or (self.may_diverge and self.diverged(out))
+
+    def diverged(self, out: Path) -> bool:
+        return (self.run(out) / DIVERGED).is_file()
 
 
 Progress = Callable[[Job, int, int], None]
@@ -136,6 +143,9 @@ def _child(job: Job, out: Path, threads: int, log: Path) -> None:
     threading.Thread(target=_end_with_the_study, daemon=True).start()
     try:
         train_and_predict(job, out, threads)
+    except NonFiniteError as error:
+        (job.run(out) / DIVERGED).write_text(f"{error}\n", encoding="utf-8")
+        sys.exit(None if job.may_diverge else f"surgicalmamba: {error}")
     except SurgicalMambaError as error:
         sys.exit(f"surgicalmamba: {error}")
     except Exception:
