@@ -64,13 +64,14 @@ class Connection:
         finally:
             for task in (reader, writer):
                 task.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
             service.hub.remove(self._listener)
             if service.pushers.get(key) is self:
                 del service.pushers[key]
                 with self._room.lock:
                     self._room.life = Life.WAITING if self._room.life is Life.LIVE else self._room.life
                 service.announce(self._room)
+            # Last, because whoever cancelled this may do so again while it waits; `wait`, because it keeps their reason, which `gather` loses.
+            await asyncio.wait({reader, writer})
 
     def replace(self) -> None:
         """Another connection has the session now."""
