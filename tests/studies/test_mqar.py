@@ -221,7 +221,7 @@ def test_runs_are_trained_once_and_an_error_of_one_ends_the_study(tmp_path):
 
 
 def test_the_model_is_the_projects_own_path_and_nothing_else_mixes_tokens():
-    model = RecallModel(64, 16, 2, TINY.path(CELL, "plain"), 64)
+    model = RecallModel(64, 16, 2, TINY.path(CELL, "plain"), 64, 0.02)
     names = {name.split(".")[2] for name, _ in model.named_parameters() if name.startswith("layers.")}
     assert names == {"norm", "slow", "out_norm", "out_proj"}
     assert np.prod(model.embedding.weight.shape) == 64 * 16

@@ -17,12 +17,13 @@ from toy import train_here
 
 def test_around_the_papers_defaults_each_sweep_turns_one_thing():
     paper = TrainConfig()
-    systems = sweep_systems(paper, {"rank": [], "chunk": [], "state": [], "blocks": []})
+    systems = sweep_systems(paper, {"rank": [], "chunk": [], "state": [], "blocks": [], "angle": []})
     assert {name: list(by_value) for name, by_value in systems.items()} == {
         "rank": [4, 8, 16, 32],
         "chunk": [16, 32, 64, 128],
         "state": [32, 64, 128, 256],
         "blocks": [1, 2, 3, 4, 5, 6],
+        "angle": [0.01, 0.1, 0.3, 1.0],
     }
     assert all(by_value[KNOBS[name].value(paper.model)].config == paper for name, by_value in systems.items())
     turned = systems["rank"][8].config.model
@@ -32,6 +33,8 @@ def test_around_the_papers_defaults_each_sweep_turns_one_thing():
     turned = systems["chunk"][16].config.model
     assert turned.head.path.chunk_len == 32  # the head's chunk is a setting of its own
     assert {path.d_state for path in systems["state"][128].config.model.paths().values()} == {128}
+    assert {path.rotation.theta_init for path in systems["angle"][0.3].config.model.paths().values()} == {0.3}
+    assert systems["angle"][0.3].name == "theta0.3"
     assert systems["blocks"][3].config.model.with_(n_blocks=4) == paper.model
 
 
@@ -41,7 +44,7 @@ def test_a_value_that_contradicts_the_recipe_is_refused_by_the_name_of_its_optio
     with pytest.raises(ConfigError, match=r"--chunk 64 does not fit the recipe"):
         sweep_systems(recipe, {"chunk": [64]})
     plain = TrainConfig(model=ModelConfig().with_paths(rotation=None))
-    with pytest.raises(ConfigError, match="no rotation, so there is no rank to sweep"):
+    with pytest.raises(ConfigError, match="no rotation to sweep"):
         sweep_systems(plain, {"rank": [4]})
 
 

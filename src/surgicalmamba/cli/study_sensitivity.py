@@ -17,7 +17,8 @@ def sensitivity(
     chunk: Annotated[str | None, typer.Option(help="Values of the chunk length in frames.")] = None,
     state: Annotated[str | None, typer.Option(help="Values of the state width N.")] = None,
     blocks: Annotated[str | None, typer.Option(help="Values of the number of blocks K.")] = None,
-    only: Annotated[str | None, typer.Option(help="Only these sweeps, such as rank,chunk.")] = None,
+    angle: Annotated[str | None, typer.Option(help="Values of the rotation's mean angle at the start, in radians.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only these sweeps, such as rank,angle; without it all but angle, which the paper has not.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
     splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Cut the first split's train and val videos into folds instead.")] = None,
@@ -33,20 +34,20 @@ def sensitivity(
     """
     if folds is not None and splits is not None:
         raise typer.BadParameter("--folds cuts its own splits; leave --splits out.")
-    given = {"rank": rank, "chunk": chunk, "state": state, "blocks": blocks}
-    wanted = listed(only, str, "--only") or list(given)
-    unknown = [name for name in wanted if name not in given]
-    if unknown:
-        raise typer.BadParameter(f"--only {unknown[0]!r} is no sweep; sweeps: {', '.join(given)}.")
-    values = {name: listed(text, int, f"--{name}") for name, text in given.items() if name in wanted}
+    given = {"rank": rank, "chunk": chunk, "state": state, "blocks": blocks, "angle": angle}
 
     from surgicalmamba.config import load_config
     from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.results import circumstances, summary_text
-    from surgicalmamba.studies.sensitivity import run_sensitivity
+    from surgicalmamba.studies.sensitivity import KNOBS, PAPER, run_sensitivity
     from surgicalmamba.studies.sensitivity_report import write_sensitivity
     from surgicalmamba.train.config import TrainConfig
 
+    wanted = listed(only, str, "--only") or [name for name in given if name in PAPER or given[name] is not None]
+    unknown = [name for name in wanted if name not in given]
+    if unknown:
+        raise typer.BadParameter(f"--only {unknown[0]!r} is no sweep; sweeps: {', '.join(given)}.")
+    values = {name: listed(given[name], KNOBS[name].kind, f"--{name}") for name in KNOBS if name in wanted}
     recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
     dataset = PreparedDataset.open(data)
     study = run_sensitivity(recipe, values, seeds, splits, folds, dataset, out, lambda jobs, what: run_with_bar(jobs, out, workers, what))

@@ -12,10 +12,10 @@ from surgicalmamba.model.dual_path import DualPathBlock
 class RecallModel(nn.Module):
     """Layers of the project's own path. Without rotation in `path` it is the baseline; nothing else differs."""
 
-    def __init__(self, vocabulary: int, d_model: int, n_layers: int, path: PathConfig, length: int) -> None:
+    def __init__(self, vocabulary: int, d_model: int, n_layers: int, path: PathConfig, length: int, embedding_std: float) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, d_model)
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        nn.init.normal_(self.embedding.weight, std=embedding_std)
         self.layers = nn.ModuleList(
             DualPathBlock(d_model, path, None, ffn_ratio=None, clip_len=length, slow_carries=True) for _ in range(n_layers)
         )

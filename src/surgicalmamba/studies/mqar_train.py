@@ -89,8 +89,9 @@ def build(run: RecallRun) -> tuple[RecallModel, torch.optim.Optimizer]:
 
 def _drawn(run: RecallRun, variant: Variant) -> RecallModel:
     torch.manual_seed(run.seed)
-    path = run.config.path(run.cell, variant)
-    return RecallModel(run.config.vocabulary, run.cell.d_model, run.config.n_layers, path, run.cell.length)
+    config = run.config
+    path = config.path(run.cell, variant)
+    return RecallModel(config.vocabulary, run.cell.d_model, config.n_layers, path, run.cell.length, config.embedding_std)
 
 
 def train_run(run: RecallRun, out: Path) -> dict[str, object]:

@@ -1,10 +1,12 @@
-"""Appendix "Hyperparameter sensitivity": rank, chunk, state and number of blocks, each swept with the other three as in the recipe."""
+"""Appendix "Hyperparameter sensitivity": rank, chunk, state and number of blocks, each swept with the other three as in the recipe; and the
+angle at which rotations begin, where paper and release differ a hundredfold."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from surgicalmamba.config import ModelConfig, PathConfig
+from surgicalmamba.config import ModelConfig, PathConfig, RotationConfig
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.studies.benchmark import RunJobs, System, system_jobs
@@ -17,33 +19,32 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Knob:
-    """One of the four: its letter in the paper, how it is read, how it is turned, and the values tried unless others are given."""
+    """One setting: its letter in the paper, how it is read, how it is turned, and the values tried unless others are given."""
 
     letter: str
     title: str
-    value: Callable[[ModelConfig], int]
-    turn: Callable[[ModelConfig, int], ModelConfig]
-    usual: Callable[[int], tuple[int, ...]]
+    value: Callable[[ModelConfig], float]
+    turn: Callable[[ModelConfig, float], ModelConfig]
+    usual: Callable[[Any], tuple[float, ...]]
+    kind: type[int] | type[float] = int
 
 
-def _rank(model: ModelConfig) -> int:
+def _rotation(model: ModelConfig) -> RotationConfig:
     if model.block.slow.rotation is None:
-        raise ConfigError(
-            "the recipe has no rotation, so there is no rank to sweep; leave rank out or use a recipe with block.slow.rotation."
-        )
-    return model.block.slow.rotation.rank
+        raise ConfigError("the recipe has no rotation to sweep; leave rank and angle out or use a recipe with block.slow.rotation.")
+    return model.block.slow.rotation
 
 
-def _with_rank(model: ModelConfig, rank: int) -> ModelConfig:
+def _with_rotation(model: ModelConfig, **changes: float) -> ModelConfig:
     def turned(path: PathConfig) -> PathConfig:
-        return path if path.rotation is None else path.with_(rotation=path.rotation.with_(rank=rank))
+        return path if path.rotation is None else path.with_(rotation=path.rotation.with_(**changes))
 
     fast = model.block.fast
     block = model.block.with_(slow=turned(model.block.slow), fast=None if fast is None else turned(fast))
     return model.with_(block=block, head=model.head.with_(path=turned(model.head.path)))
 
 
-def _with_chunk(model: ModelConfig, chunk_len: int) -> ModelConfig:
+def _with_chunk(model: ModelConfig, chunk_len: float) -> ModelConfig:
     """Slow and fast path; the head's chunk is a setting of its own."""
     fast = model.block.fast
     slow = model.block.slow.with_(chunk_len=chunk_len)
@@ -56,7 +57,7 @@ def _octaves(value: int) -> tuple[int, ...]:
 
 
 KNOBS: dict[str, Knob] = {
-    "rank": Knob("r", "rotation rank r", _rank, _with_rank, _octaves),
+    "rank": Knob("r", "rotation rank r", lambda model: _rotation(model).rank, lambda model, r: _with_rotation(model, rank=r), _octaves),
     "chunk": Knob("C", "chunk, frames", lambda model: model.block.slow.chunk_len, _with_chunk, _octaves),
     "state": Knob(
         "N",
@@ -68,7 +69,17 @@ KNOBS: dict[str, Knob] = {
     "blocks": Knob(
         "K", "blocks K", lambda model: model.n_blocks, lambda model, k: model.with_(n_blocks=k), lambda k: tuple(range(1, k + 3))
     ),
+    "angle": Knob(
+        "theta",
+        "angle at the start, radians",
+        lambda model: _rotation(model).theta_init,
+        lambda model, theta: _with_rotation(model, theta_init=theta),
+        lambda _: (0.01, 0.1, 0.3, 1.0),
+        float,
+    ),
 }
+PAPER = ("rank", "chunk", "state", "blocks")
+"""The sweeps of the paper's figure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +87,8 @@ class Sweep:
     """The rows of one knob by its value, the default among them."""
 
     knob: Knob
-    default: int
-    rows: dict[int, Row]
+    default: float
+    rows: dict[float, Row]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +100,10 @@ class Sensitivity:
     sweeps: dict[str, Sweep]
 
 
-def sweep_systems(config: TrainConfig, values: Mapping[str, Sequence[int]]) -> dict[str, dict[int, System]]:
+def sweep_systems(config: TrainConfig, values: Mapping[str, Sequence[float]]) -> dict[str, dict[float, System]]:
     """For each knob its values and their recipes. The default is one and the same system in all of them; a value that contradicts
     another setting is refused with the knob's name."""
-    systems: dict[str, dict[int, System]] = {}
+    systems: dict[str, dict[float, System]] = {}
     for name, tried in values.items():
         knob = KNOBS[name]
         default = knob.value(config.model)
@@ -102,15 +113,15 @@ def sweep_systems(config: TrainConfig, values: Mapping[str, Sequence[int]]) -> d
                 systems[name][value] = System(DEFAULT, config)
                 continue
             try:
-                systems[name][value] = System(f"{knob.letter}{value}", config.with_(model=knob.turn(config.model, value)))
+                systems[name][value] = System(f"{knob.letter}{value:g}", config.with_(model=knob.turn(config.model, value)))
             except ConfigError as error:
-                raise ConfigError(f"--{name} {value} does not fit the recipe: {error}") from None
+                raise ConfigError(f"--{name} {value:g} does not fit the recipe: {error}") from None
     return systems
 
 
 def run_sensitivity(
     config: TrainConfig,
-    values: Mapping[str, Sequence[int]],
+    values: Mapping[str, Sequence[float]],
     seeds: int,
     splits: str | None,
     folds: int | None,

@@ -19,7 +19,7 @@ def write_sensitivity(study: Sensitivity, out: Path, about: Mapping[str, Json], 
     """Results and figure into the study's folder; the section, with the figure beside the page, where a page is given."""
     title = title or f"Sensitivity, {study.dataset.name}, {division_words(study.rows[0])}"
     sweeps = {
-        name: {"default": sweep.default, "rows": {value: row.name for value, row in sweep.rows.items()}}
+        name: {"default": sweep.default, "rows": {f"{value:g}": row.name for value, row in sweep.rows.items()}}
         for name, sweep in study.sweeps.items()
     }
     plain = to_json({"sweeps": sweeps})
@@ -40,11 +40,11 @@ def ranges(sweep: Sweep) -> str:
     default = means[sweep.default]
     others = [mean - default for value, mean in means.items() if value != sweep.default]
     if not others:
-        return f"{sweep.knob.letter}: nothing but the default {sweep.default} was tried."
+        return f"{sweep.knob.letter}: nothing but the default {sweep.default:g} was tried."
     spread = _accuracy(sweep.rows[sweep.default], "strict")["std_videos"]
-    values = ", ".join(map(str, means))
+    values = ", ".join(f"{value:g}" for value in means)
     return (
-        f"{sweep.knob.letter} in {values}: strict accuracy {min(others):+.2f} to {max(others):+.2f} points from that of {sweep.default}; "
+        f"{sweep.knob.letter} in {values}: strict accuracy {min(others):+.2f} to {max(others):+.2f} points from that of {sweep.default:g}; "
         f"its deviation over videos is {spread:.2f}."
     )
 
@@ -82,7 +82,7 @@ def _panel(axes: Axes, sweep: Sweep) -> None:
         axes.fill_between(places, low, high, color=ink, alpha=0.15, linewidth=0)
         axes.plot(places, means, color=ink, linestyle=style, marker=mark, markersize=4, label=label)
     axes.axvline(values.index(sweep.default), color="#555555", linestyle=":", linewidth=1.2)
-    axes.set_xticks(places, [str(value) for value in values])
+    axes.set_xticks(places, [f"{value:g}" for value in values])
     axes.set_xlabel(sweep.knob.title)
     axes.grid(axis="y", color="#00000020")
     top = axes.secondary_xaxis("top")
