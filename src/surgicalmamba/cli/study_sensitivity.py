@@ -18,7 +18,7 @@ def sensitivity(
     state: Annotated[str | None, typer.Option(help="Values of the state width N.")] = None,
     blocks: Annotated[str | None, typer.Option(help="Values of the number of blocks K.")] = None,
     angle: Annotated[str | None, typer.Option(help="Values of the rotation's mean angle at the start, in radians.")] = None,
-    only: Annotated[str | None, typer.Option(help="Only these sweeps, such as rank,angle; without it all but angle, which the paper has not.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only these sweeps, such as rank,angle; without it all but angle.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
     splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Cut the first split's train and val videos into folds instead.")] = None,

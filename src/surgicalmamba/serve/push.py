@@ -70,7 +70,7 @@ class Connection:
                 with self._room.lock:
                     self._room.life = Life.WAITING if self._room.life is Life.LIVE else self._room.life
                 service.announce(self._room)
-            # Last, because whoever cancelled this may do so again while it waits; `wait`, because it keeps their reason, which `gather` loses.
+            # Last: whoever cancelled this may do so again while it waits. And `wait`: it keeps their reason, which `gather` loses.
             await asyncio.wait({reader, writer})
 
     def replace(self) -> None:
