@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "surgicalmamba"
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
+    "memory": set(),
     "config": {"errors"},
     "core": {"errors"},
     "data": {"errors", "config"},
@@ -20,12 +21,12 @@ MAY_IMPORT = {
     "train": {"errors", "config", "core", "model", "data", "eval", "version"},
     "stream": {"errors", "config", "core", "model", "data", "eval", "report", "version"},
     "peers": {"errors", "config", "core", "model", "train", "stream"},  # losses and sessions; those build peers by name
-    "serve": {"errors", "config", "core", "model", "data", "eval", "stream", "version"},
+    "serve": {"errors", "config", "core", "model", "data", "eval", "stream", "memory", "version"},
     "studies": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
     "doctor": {"version"},
     "selfcheck": {"config", "core", "model"},
     "demo": {"errors", "data", "eval", "report", "model", "stream"},
-    "bench": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "serve", "peers", "version"},
+    "bench": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "serve", "peers", "memory", "version"},
 }
 # Libraries a part must not touch, because it has to import fast or run without them.
 MUST_NOT_IMPORT = {

@@ -233,6 +233,7 @@ def test_metrics_are_prometheus_text_that_counts(client, pictures):
     assert float(values["surgicalmamba_estimates_total"]) >= 3
     assert float(values['surgicalmamba_latency_seconds_bucket{le="+Inf"}']) == float(values["surgicalmamba_latency_seconds_count"]) >= 3
     assert float(values["surgicalmamba_degraded"]) == 0
+    assert 50e6 < float(values["surgicalmamba_memory_bytes"]) <= float(values["surgicalmamba_peak_memory_bytes"])
     assert all(line.startswith(("# HELP", "# TYPE", "surgicalmamba_")) for line in text.splitlines())
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from surgicalmamba.errors import ServerError
+from surgicalmamba.memory import resident
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.serve.config import ServeConfig
 from surgicalmamba.serve.lanes import FixedLanes
@@ -96,11 +97,7 @@ class ServerProcess:
 
     def memory_bytes(self) -> int:
         """Resident memory now; 0 where the system does not tell."""
-        try:
-            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
-        except OSError:
-            return 0
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return resident(self.pid).now
 
 
 def make_pictures(n: int, seed: int = 0) -> list[bytes]:

@@ -8,9 +8,9 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.config import ModelConfig
 from surgicalmamba.errors import InputError
+from surgicalmamba.memory import resident
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.stream.engine import Engine
 from surgicalmamba.stream.engines import open_engine
@@ -69,7 +69,7 @@ def _push_all(engine: Engine, features: Tensor) -> tuple[list[float], list[float
             young = state
         if number == 2 * WINDOW:
             gc.collect()
-            at_start = resident_mb()[1]
+            at_start = resident().now / 1e6
         start = time.perf_counter()
         output = engine.advance(vector[None], state)
         stop = time.perf_counter()
@@ -82,7 +82,7 @@ def _push_all(engine: Engine, features: Tensor) -> tuple[list[float], list[float
             young = engine.advance(features[WINDOW + turn][None], young).state
             early_s.append(time.perf_counter() - start)
     gc.collect()
-    return early_s, late_s, resident_mb()[1] - at_start, torch.cat(last)
+    return early_s, late_s, resident().now / 1e6 - at_start, torch.cat(last)
 
 
 @torch.no_grad()

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.errors import EngineError
+from surgicalmamba.memory import resident
 
 
 @dataclass(frozen=True)
@@ -59,5 +59,5 @@ def _run_frames(name: str, folder: Path, threads: int) -> None:
 
 if __name__ == "__main__":
     _run_frames(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
-    peak, now = resident_mb()
-    print(json.dumps({"peak_mb": peak, "resident_mb": now}))
+    held = resident()
+    print(json.dumps({"peak_mb": held.peak / 1e6, "resident_mb": held.now / 1e6}))

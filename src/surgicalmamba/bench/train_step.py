@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from surgicalmamba.bench.memory import resident_mb
 from surgicalmamba.bench.timing import summarise
 from surgicalmamba.bench.train import PARTS, WARMUP, StepBench, StepTask, step_model
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.data.clips import ClipBatch, ClipLoader
 from surgicalmamba.data.store import PreparedDataset
+from surgicalmamba.memory import resident
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
@@ -105,7 +105,7 @@ def measure(task: StepTask) -> StepBench:
     trainer = TimedTrainer(**{field.name: getattr(built, field.name) for field in fields(built)})
     trainer.clock = clock = Clock()
     trainer.run_epoch(lambda _trainer, _losses: clock.end_step())
-    peak = round(resident_mb()[0] * 1e6)
+    peak = resident().peak
     steps = clock.steps[WARMUP:]
     totals = [step["total"] for step in steps]
     compute = summarise([step["total"] - step["loader"] for step in steps])

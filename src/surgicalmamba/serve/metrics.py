@@ -1,7 +1,5 @@
 """Numbers for Prometheus, in its text format."""
 
-import resource
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 
@@ -85,9 +83,3 @@ class Metrics:
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def peak_memory_bytes() -> int:
-    """The most memory this process ever held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -14,11 +14,12 @@ from typing import Protocol
 from surgicalmamba.config import ModelConfig, RecognizerConfig
 from surgicalmamba.data.sampling import parse_fps
 from surgicalmamba.errors import SessionError, SurgicalMambaError
+from surgicalmamba.memory import resident
 from surgicalmamba.serve.config import ServeConfig
 from surgicalmamba.serve.hub import Hub, News
 from surgicalmamba.serve.lanes import FixedLanes
 from surgicalmamba.serve.messages import VERSION, EstimateMessage, Message, Progress, to_json
-from surgicalmamba.serve.metrics import Metrics, peak_memory_bytes
+from surgicalmamba.serve.metrics import Metrics
 from surgicalmamba.serve.recognizer import Recognizer
 from surgicalmamba.serve.records import Ending, Row, SessionInfo, WhenBehind
 from surgicalmamba.serve.rooms import Room
@@ -214,7 +215,7 @@ class Service:
                 self.recognizer.finish(room, "abandoned: no frames came")
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        rooms = list(self.recognizer.rooms.values())
+        rooms, held = list(self.recognizer.rooms.values()), resident()
         return {
             "streams": ("Sessions that are not finished.", len(rooms)),
             "queue_frames": ("Frames that wait for the recognizer.", sum(len(room.queue) for room in rooms)),
@@ -223,5 +224,6 @@ class Service:
             "waiting_rows": ("Estimates not in the database yet.", self.writer.waiting_rows),
             "commits": ("Groups written to the database.", self.writer.commits),
             "commit_failures": ("Groups that could not be written at first.", self.writer.failures),
-            "peak_memory_bytes": ("The most memory the process ever held.", peak_memory_bytes()),
+            "peak_memory_bytes": ("The most memory the process ever held.", held.peak),
+            "memory_bytes": ("Memory the process holds now.", held.now),
         }
