@@ -15,7 +15,7 @@ from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.eval.protocols import PROTOCOLS
 from surgicalmamba.studies.benchmark import benchmark_jobs
-from surgicalmamba.studies.results import gather, refresh_page
+from surgicalmamba.studies.results import circumstances, comparisons, gather, markdown, refresh_page
 from surgicalmamba.studies.runner import run_jobs
 from surgicalmamba.train.config import TrainConfig
 from toy import write_toy_dataset
@@ -116,6 +116,11 @@ def test_seeds_are_runs_of_one_row_and_rows_are_compared_video_by_video(recipe, 
     assert rows[0].report.scores["strict"].settings["runs"] == 2 and rows[0].report.videos == ("v", "w")
     assert rows[0].parameters > rows[1].parameters
     assert all(seconds > 0 for seconds in rows[0].seconds)
+    difference = comparisons(rows)["without-z"]["accuracy"]
+    first, second = (row.report.scores["strict"].metrics["accuracy"]["mean"] for row in rows)
+    assert difference.difference == pytest.approx(first - second)
+    table = markdown("Toy", rows, circumstances("a command"))
+    assert f"| without-z | {difference.difference:+.2f} ({difference.low:+.2f} to {difference.high:+.2f}) |" in table
 
 
 def test_a_job_that_fails_stops_the_study_and_names_its_log(recipe, dataset, tmp_path):

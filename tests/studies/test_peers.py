@@ -13,7 +13,7 @@ from surgicalmamba.peers.conformance import state_bytes
 from surgicalmamba.studies import peers as study_peers
 from surgicalmamba.studies.ablation import AblationPlan
 from surgicalmamba.studies.peers import peer_systems, run_peers, study_settings
-from surgicalmamba.studies.peers_report import summary, write_peers
+from surgicalmamba.studies.peers_report import draw_tradeoff, summary, write_peers
 from surgicalmamba.studies.step_cost import StepCost, lengthened, step_costs
 
 
@@ -52,6 +52,13 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     assert [cost["frames"] for cost in results["step_costs"]["lstm"]] == [100, 2_000, 6_000, 20_000]
     text = page.read_text()
     assert "| lstm | O(1) |" in text and "learning rate" in text and "ms at 20,000" in text
+    reached = results["learning_rates"]["strict_jaccard"]["hmm"]
+    assert f"| hmm | {reached['0.001']:.2f} | {reached['0.01']:.2f} |" in text
+    (axes,) = draw_tradeoff(study).axes
+    drawn = {text.get_text(): text.xy for text in axes.texts}
+    strict = results["rows"]["lstm"]["protocols"]["strict"]["jaccard"]["mean"]
+    assert drawn["lstm"] == pytest.approx((results["step_costs"]["lstm"][2]["frame_ms"], strict))
+    assert (tmp_path / "tradeoff.svg").is_file() and "images/peers-toy-split-usual-tradeoff.png" in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000 and len(summary(study, study.scores.rows).splitlines()) == 3
 
 

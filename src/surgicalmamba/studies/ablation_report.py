@@ -7,7 +7,7 @@ from surgicalmamba.eval.score import Json, to_json
 from surgicalmamba.studies.ablation import Ablation, best_rates
 from surgicalmamba.studies.ablation_figure import draw_ablation
 from surgicalmamba.studies.figures import figure_on_page, save_figure
-from surgicalmamba.studies.results import division_words, markdown, refresh_page, slug, spreads, write_results
+from surgicalmamba.studies.results import division_words, markdown, rates_table, refresh_page, slug, spreads, write_results
 
 METRICS = tuple(
     (protocol, metric) for protocol in ("strict", "relaxed-published") for metric in ("accuracy", "precision", "recall", "jaccard")
@@ -47,8 +47,5 @@ def section(study: Ablation, about: Mapping[str, Json], title: str) -> str:
             f"its 95 % interval): {'; '.join(told)}."
         )
     if rates:
-        tried = "; ".join(
-            f"{row} " + ", ".join(f"{rate:g}: {score:.2f}" for rate, score in by_rate.items()) for row, by_rate in study.rate_scores.items()
-        )
-        lines.append(f"\nLearning rates were chosen by the strict Jaccard on the validation videos of `{study.rate_split}`: {tried}.")
+        lines.append("\n" + rates_table(study.rate_scores, study.rate_split))
     return "\n".join(lines) + "\n"

@@ -1,5 +1,6 @@
 """What a comparison of peers leaves behind: results.json, a figure of cost against time, and its section of the results page."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from surgicalmamba.model.registry import DEFAULT
 from surgicalmamba.report.colours import colour
 from surgicalmamba.studies.ablation import best_rates
 from surgicalmamba.studies.figures import figure_on_page, save_figure
-from surgicalmamba.studies.peers import PUBLISHED_WIDTH, Peers
-from surgicalmamba.studies.results import Row, division_words, markdown, refresh_page, slug, write_results
+from surgicalmamba.studies.peers import PUBLISHED_WIDTH, Peers, cost_at
+from surgicalmamba.studies.results import Row, division_words, markdown, rates_table, refresh_page, slug, write_results
 from surgicalmamba.studies.step_cost import LENGTHS, StepCost
 
 Value = Callable[[StepCost], float]
 STYLES = {"O(1)": "-", "O(W)": "--", "O(T)": ":"}
 MARKS = "osD^vP*X<>ph"
+TRADEOFF_FRAMES = 6_000
+"""An operation of 100 minutes at one frame per second."""
 
 
 def write_peers(study: Peers, out: Path, about: Mapping[str, Json], page: Path | None, title: str | None) -> Path:
@@ -36,9 +39,12 @@ def write_peers(study: Peers, out: Path, about: Mapping[str, Json], page: Path |
     file = write_results(out, "peers", scores.dataset, scores.rows, {**about, **plain})
     figure = draw_costs(study)
     save_figure(figure, out, "peers")
+    tradeoff = draw_tradeoff(study)
+    save_figure(tradeoff, out, "tradeoff")
     if page is not None:
-        picture = figure_on_page(figure, page, slug(title), "Milliseconds per frame and memory against the length of the operation")
-        refresh_page(page, slug(title), section(study, about, title) + f"\n{picture}\n")
+        costs = figure_on_page(figure, page, slug(title), "Milliseconds per frame and memory against the length of the operation")
+        scored = figure_on_page(tradeoff, page, f"{slug(title)}-tradeoff", "Strict Jaccard against milliseconds per frame")
+        refresh_page(page, slug(title), section(study, about, title) + f"\n{scored}\n\n{costs}\n")
     return file
 
 
@@ -58,13 +64,8 @@ def section(study: Peers, about: Mapping[str, Json], title: str) -> str:
     if study.published:
         parts.append(cost_table(f"Live cost at published sizes, features of width {PUBLISHED_WIDTH}", study.published, study.memory))
     if rates:
-        tried = "; ".join(f"{row} {_tried(by_rate)}" for row, by_rate in scores.rate_scores.items())
-        parts.append(f"Learning rates were chosen by the strict Jaccard on the validation videos of `{scores.rate_split}`: {tried}.\n")
+        parts.append(rates_table(scores.rate_scores, scores.rate_split))
     return "\n".join(parts)
-
-
-def _tried(by_rate: Mapping[float, float]) -> str:
-    return ", ".join(f"{rate:g}: {score:.2f}" for rate, score in by_rate.items())
 
 
 def cost_table(heading: str, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[str, str]) -> str:
@@ -91,6 +92,28 @@ def draw_costs(study: Peers) -> Figure:
     figure.legend(handles, labels, loc="outside right center", fontsize=8, frameon=False)
     what = f"published sizes, features of width {PUBLISHED_WIDTH}" if study.published else f"as trained on {study.scores.dataset.name}"
     figure.suptitle(f"Cost of a live frame ({what}); solid O(1), dashed O(W), dotted O(T)", fontsize=10)
+    return figure
+
+
+def draw_tradeoff(study: Peers) -> Figure:
+    """What a network reaches against what a live frame costs late in an operation."""
+    figure = Figure(figsize=(8.0, 5.4), layout="constrained")
+    axes = figure.subplots()
+    for number, row in enumerate(study.scores.rows):
+        score = row.report.scores["strict"].metrics["jaccard"]
+        ms = cost_at(study.costs[row.name], TRADEOFF_FRAMES).frame_ms
+        ink, own = ("black", True) if row.name == DEFAULT else (colour(number % 6), False)
+        spread = score.get("std_runs", math.nan)
+        axes.errorbar(ms, score["mean"], None if math.isnan(spread) else spread, color=ink, marker=MARKS[number % len(MARKS)], capsize=2)
+        side = "left" if number % 2 else "right"
+        place = (6, 4) if side == "left" else (-6, 4)
+        weight = "bold" if own else "normal"
+        axes.annotate(row.name, (ms, score["mean"]), place, textcoords="offset points", ha=side, fontsize=8, color=ink, weight=weight)
+    axes.set_xscale("log")
+    axes.set_xlabel(f"milliseconds per frame after {TRADEOFF_FRAMES:,} frames, one at a time")
+    axes.set_ylabel("strict Jaccard, %; bars: deviation over seeds")
+    axes.grid(color="#00000020")
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -196,9 +196,38 @@ def markdown(
         spread = {row.name: float(np.std(list(row.accuracy_by_fold.values()), ddof=1)) for row in rows}
         told = ", ".join(f"{name} {value:.1f}" for name, value in spread.items())
         lines.append(f"Deviation of the strict accuracy over folds: {told}.")
-    for name, results in comparisons(rows).items():
-        lines += ["", f"{first.name} against {name}, per video: " + "; ".join(_in_words(m, result) for m, result in results.items()) + "."]
+    if len(rows) > 1:
+        lines += ["", *_comparison_table(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _comparison_table(rows: Sequence[Row]) -> list[str]:
+    """The first row against every other, with what can be said of the difference."""
+    compared = comparisons(rows)
+    metrics = list(next(iter(compared.values())))
+    titles = [f"{metric}, difference (95 % interval) | p" for metric in metrics]
+    lines = [f"| {rows[0].name} against | " + " | ".join(titles) + " | |", "|---" * (2 + 2 * len(metrics)) + "|"]
+    for name, results in compared.items():
+        cells = [f"{r.difference:+.2f} ({r.low:+.2f} to {r.high:+.2f}) | {r.wilcoxon_p:.2g}" for r in results.values()]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {_verdict(results)} |")
+    what = "Strict, video by video, seeds averaged; p is Wilcoxon's."
+    return [*lines, "", what if len(rows[0].report.videos) > 1 else f"{what} With one video there is no interval."]
+
+
+def _verdict(results: Mapping[str, Comparison]) -> str:
+    """In which metrics the interval leaves zero out."""
+    ahead = [metric for metric, result in results.items() if result.low > 0]
+    behind = [metric for metric, result in results.items() if result.high < 0]
+    told = [f"{word} in {' and '.join(metrics)}" for word, metrics in (("ahead", ahead), ("behind", behind)) if metrics]
+    return ", ".join(told) or "no difference shown"
+
+
+def rates_table(scores: Mapping[str, Mapping[float, float]], split: str | None) -> str:
+    """How the learning rates were chosen: what each row reached at each."""
+    rates = list(next(iter(scores.values())))
+    lines = [f"Learning rates were chosen by the strict Jaccard on the validation videos of `{split}`:", ""]
+    lines += ["| | " + " | ".join(f"{rate:g}" for rate in rates) + " |", "|---" * (1 + len(rates)) + "|"]
+    return "\n".join([*lines, *(f"| {row} | " + " | ".join(number(s) for s in by.values()) + " |" for row, by in scores.items())]) + "\n"
 
 
 def _cell(row: Row, protocol: str, metric: str) -> str:
@@ -207,12 +236,6 @@ def _cell(row: Row, protocol: str, metric: str) -> str:
     if not math.isnan(summary.get("std_runs", math.nan)):
         text += f" ± {summary['std_runs']:.2f}"
     return f"{text} ({number(summary.get('std_videos', math.nan))})"
-
-
-def _in_words(metric: str, result: Comparison) -> str:
-    interval = f"95 % interval {result.low:+.2f} to {result.high:+.2f}"
-    verdict = "no difference shown" if result.low <= 0 <= result.high else ("ahead" if result.difference > 0 else "behind")
-    return f"{metric} {result.difference:+.2f}, {interval}, Wilcoxon p {result.wilcoxon_p:.2g} ({verdict})"
 
 
 def division_words(row: Row) -> str:
