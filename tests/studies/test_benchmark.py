@@ -8,46 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from surgicalmamba.config import load_config
-from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.eval.protocols import PROTOCOLS
 from surgicalmamba.studies.benchmark import benchmark_jobs
 from surgicalmamba.studies.results import circumstances, comparisons, gather, markdown, refresh_page
 from surgicalmamba.studies.runner import run_jobs
 from surgicalmamba.train.config import TrainConfig
-from toy import write_toy_dataset
-
-PATH = {"d_state": 8, "d_head": 8, "chunk_len": 8, "rotation": {"rank": 2, "d_hidden": 4}}
-RECIPE = {
-    "model": {"d_model": 16, "n_blocks": 1, "clip_len": 32, "block": {"slow": PATH, "fast": PATH}, "head": {"path": PATH}},
-    "optim": {"lr": 3e-3},
-    "epochs": 2,
-    "device": "cpu",
-}
-SPLITS = {
-    "out-a": {"train": ["c", "d", "e"], "test": ["a"]},
-    "out-b": {"train": ["c", "d", "e"], "test": ["b", "f"]},
-    "usual": {"train": ["c", "d"], "val": ["v", "w"], "test": ["a"]},
-}
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    return PreparedDataset.open(write_toy_dataset(tmp_path_factory.mktemp("toy"), SPLITS))
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory):
-    file = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    file.write_text(yaml.safe_dump(RECIPE))
-    return file
-
-
-def command(recipe, dataset, out, *more):
-    call = [sys.executable, "-m", "surgicalmamba", "study", "benchmark", "--config", str(recipe), "--data", str(dataset.folder)]
+def command(recipe_file, toy, out, *more):
+    call = [sys.executable, "-m", "surgicalmamba", "study", "benchmark", "--config", str(recipe_file), "--data", str(toy.folder)]
     return [*call, "--out", str(out), *more]
 
 
@@ -66,24 +38,24 @@ def _is_open_below(folder, process):
         return False
 
 
-def test_a_job_for_every_variant_seed_and_split_scored_where_the_model_was_not_trained(recipe, dataset):
-    jobs = benchmark_jobs(load_config(TrainConfig, recipe), dataset, 2, ["full", "without-z"], "out-*")
+def test_a_job_for_every_variant_seed_and_split_scored_where_the_model_was_not_trained(recipe, toy):
+    jobs = benchmark_jobs(recipe, toy, 2, ["full", "without-z"], "out-*")
     assert [job.name for job in jobs[:4]] == ["full-seed0-out-a", "full-seed0-out-b", "full-seed1-out-a", "full-seed1-out-b"]
     assert len(jobs) == 8 and {job.group for job in jobs} == {"full", "without-z"}
     assert {job.role for job in jobs} == {"test"}  # no validation videos: nothing was chosen by them
-    (usual,) = benchmark_jobs(load_config(TrainConfig, recipe), dataset, 1, ["full"], "usual")
+    (usual,) = benchmark_jobs(recipe, toy, 1, ["full"], "usual")
     assert usual.role == "val"
 
 
-def test_a_pattern_that_matches_no_split_is_refused(recipe, dataset):
-    with pytest.raises(ConfigError, match=r"no split of .* matches 'louo-.'; it has out-a, out-b, usual"):
-        benchmark_jobs(load_config(TrainConfig, recipe), dataset, 1, ["full"], "louo-?")
+def test_a_pattern_that_matches_no_split_is_refused(recipe, toy):
+    with pytest.raises(ConfigError, match=r"no split of .* matches 'louo-.'; it has usual, out-a, out-b"):
+        benchmark_jobs(recipe, toy, 1, ["full"], "louo-?")
 
 
-def test_killed_in_the_middle_the_same_call_ends_with_every_protocol_over_all_folds(recipe, dataset, tmp_path):
+def test_killed_in_the_middle_the_same_call_ends_with_every_protocol_over_all_folds(recipe_file, toy, tmp_path):
     out, page = tmp_path / "study", tmp_path / "results.md"
     page.write_text("# Results\n\nkept\n")
-    call = command(recipe, dataset, out, "--seeds", "1", "--splits", "out-*", "--workers", "1", "--docs", str(page), "--quick")
+    call = command(recipe_file, toy, out, "--seeds", "1", "--splits", "out-*", "--workers", "1", "--docs", str(page), "--quick")
     first = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (out / "runs" / "full-seed0-out-a" / "predictions" / "run.json").is_file():
         assert first.poll() is None, (out / "runs" / "full-seed0-out-a.log").read_text()
@@ -101,17 +73,16 @@ def test_killed_in_the_middle_the_same_call_ends_with_every_protocol_over_all_fo
     assert row["videos"] == 3 and row["folds"] == ["out-a", "out-b"] and row["seeds"] == [0]
     assert set(row["protocols"]) | set(row["skipped"]) == set(PROTOCOLS)
     by_video = row["protocols"]["strict"]["per_video"]
-    mean_of_b = (by_video["b"]["accuracy"] + by_video["f"]["accuracy"]) / 2
-    assert row["strict_accuracy_by_fold"] == pytest.approx({"out-a": by_video["a"]["accuracy"], "out-b": mean_of_b})
+    mean_of_a = (by_video["a"]["accuracy"] + by_video["f"]["accuracy"]) / 2
+    assert row["strict_accuracy_by_fold"] == pytest.approx({"out-a": mean_of_a, "out-b": by_video["b"]["accuracy"]})
     text = page.read_text()
     assert "kept" in text and "study benchmark" in text and f"| full | {row['protocols']['strict']['accuracy']['mean']:.2f}" in text
 
 
-def test_seeds_are_runs_of_one_row_and_rows_are_compared_video_by_video(recipe, dataset, tmp_path):
-    settings = load_config(TrainConfig, recipe, ["epochs=1"])
-    jobs = benchmark_jobs(settings, dataset, 2, ["full", "without-z"], "usual")
+def test_seeds_are_runs_of_one_row_and_rows_are_compared_video_by_video(recipe, toy, tmp_path):
+    jobs = benchmark_jobs(recipe, toy, 2, ["full", "without-z"], "usual")
     run_jobs(jobs, tmp_path, workers=2)
-    rows = gather(jobs, tmp_path, dataset)
+    rows = gather(jobs, tmp_path, toy)
     assert [row.name for row in rows] == ["full", "without-z"]
     assert rows[0].report.scores["strict"].settings["runs"] == 2 and rows[0].report.videos == ("v", "w")
     assert rows[0].parameters > rows[1].parameters
@@ -123,9 +94,9 @@ def test_seeds_are_runs_of_one_row_and_rows_are_compared_video_by_video(recipe, 
     assert f"| without-z | {difference.difference:+.2f} ({difference.low:+.2f} to {difference.high:+.2f}) |" in table
 
 
-def test_a_job_that_fails_stops_the_study_and_names_its_log(recipe, dataset, tmp_path):
-    settings = load_config(TrainConfig, recipe, ["device=nowhere"])
-    jobs = benchmark_jobs(settings, dataset, 1, ["full"], "usual")
+def test_a_job_that_fails_stops_the_study_and_names_its_log(recipe_file, toy, tmp_path):
+    settings = load_config(TrainConfig, recipe_file, ["device=nowhere"])
+    jobs = benchmark_jobs(settings, toy, 1, ["full"], "usual")
     with pytest.raises(StudyError, match=r"job full-seed0 ended with code 1: .*nowhere.*full-seed0\.log"):
         run_jobs(jobs, tmp_path, workers=1)
 
