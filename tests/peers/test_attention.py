@@ -7,6 +7,7 @@ from torch import nn
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.peers.attention import TransformerLayer
 from surgicalmamba.peers.opera import OperAConfig
+from surgicalmamba.peers.trans_svnet import NarrowLayer
 from surgicalmamba.peers.windows import join, visible_in_line
 
 WIDTH, HEADS, HIDDEN, LENGTH = 8, 2, 12, 9
@@ -77,3 +78,14 @@ def test_weights_say_how_much_each_frame_attends_to_which():
 def test_heads_that_do_not_share_the_width_evenly_are_refused():
     with pytest.raises(ConfigError, match="n_heads=3 does not divide d_model=64"):
         OperAConfig(d_feature=4, n_heads=3)
+
+
+def test_attention_on_narrow_tokens_is_attention_between_their_projections():
+    torch.manual_seed(0)
+    layer = NarrowLayer(7, n_heads=8, d_head=32, d_hidden=32).double()
+    x, source = torch.randn(5, 3, 7, dtype=torch.float64), torch.randn(5, 30, 7, dtype=torch.float64)
+    query, key, value = ((part.unflatten(-1, (8, 32))).transpose(1, 2) for part in (layer.query(x), layer.key(source), layer.value(source)))
+    weights = (query @ key.transpose(-1, -2) / 32**0.5).softmax(-1)
+    y = nn.functional.layer_norm(x + layer.out((weights @ value).transpose(1, 2).flatten(2)), (7,))
+    expected = nn.functional.layer_norm(y + layer.feed_forward(y), (7,))
+    torch.testing.assert_close(layer(x, source), expected)

@@ -9,6 +9,7 @@ Uncertain: whether the feed-forward layers have biases (here: none).
 Changed: TeCNO learns at the same time, from its own cross-entropy, and gets no gradient from the transformer: one training, and TeCNO
 learns what it would learn alone. The zeros before the start take part in the attention, as published."""
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -89,8 +90,14 @@ class NarrowLayer(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(width, d_hidden, bias=False), nn.ReLU(), nn.Linear(d_hidden, width, bias=False))
 
     def forward(self, x: Tensor, source: Tensor) -> Tensor:
-        """x (m, q, k) asks source (m, n, k): (m, q, k)."""
-        heads = [part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in (self.query(x), self.key(source), self.value(source))]
-        answer = self.out(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
-        x = F.layer_norm(x + answer, (self.width,))
+        """x (m, q, k) asks source (m, n, k): (m, q, k).
+
+        Tokens are narrower than heads, so the products of a head's matrices are small, k x k, and attention runs on the tokens
+        themselves: (x Wq)(s Wk)^T = x (Wq Wk^T) s^T, and P (s Wv) Wo = (P s)(Wv Wo)."""
+        query, key, value = (part.weight.unflatten(0, (self.n_heads, -1)) for part in (self.query, self.key, self.value))  # (h, p, k)
+        asked = torch.einsum("mqi,hpi,hpj->mhqj", x, query, key) / math.sqrt(query.shape[1])
+        tokens = source[:, None].expand(-1, self.n_heads, -1, -1)
+        seen = F.scaled_dot_product_attention(asked, tokens, tokens, scale=1.0)  # (m, h, q, k)
+        mixed = torch.einsum("hpi,jhp->hij", value, self.out.weight.unflatten(1, (self.n_heads, -1)))
+        x = F.layer_norm(x + torch.einsum("mhqi,hij->mqj", seen, mixed), (self.width,))
         return F.layer_norm(x + self.feed_forward(x), (self.width,))
