@@ -95,7 +95,7 @@ PRESETS: dict[str, MqarConfig] = {
         weight_decay=0.0,
         batch_tokens=2048,
         examples=2**13,
-        cycles=8,
+        cycles=4,
         test_examples=1024,
     ),
 }
