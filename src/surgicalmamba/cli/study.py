@@ -11,7 +11,7 @@ from surgicalmamba.cli.study_inspect import inspect
 from surgicalmamba.cli.study_mqar import mqar
 from surgicalmamba.cli.study_peers import peers
 from surgicalmamba.cli.study_regime import regime
-from surgicalmamba.cli.study_run import command_line, run_with_bar
+from surgicalmamba.cli.study_run import AsJson, Data, Docs, Overrides, Quick, Recipe, Seeds, Splits, Workers, command_line, run_with_bar
 from surgicalmamba.cli.study_sensitivity import sensitivity
 
 study = typer.Typer(no_args_is_help=True, help="Train and score over seeds, splits and variants; interrupted, the same call goes on.")
@@ -24,17 +24,17 @@ def options() -> None:
 
 @study.command()
 def benchmark(
-    config: Annotated[Path, typer.Option(help="The recipe: a file of configs/.")],
-    data: Annotated[Path, typer.Option(help="A prepared dataset.")],
+    config: Recipe,
+    data: Data,
     out: Annotated[Path, typer.Option(help="Folder for runs, predictions and results.json; the same call goes on in it.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
+    overrides: Overrides = None,
+    seeds: Seeds = 3,
     variants: Annotated[str, typer.Option(help="Rows of the table, comma-separated: full, vanilla-mamba2, without-z, ...")] = "full",
-    splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")] = None,
-    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One epoch a run: shows that everything works, not how well.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
+    splits: Splits = None,
+    workers: Workers = None,
+    docs: Docs = None,
+    quick: Quick = False,
+    json: AsJson = False,
 ) -> None:
     """Train a recipe with several seeds and score it with every protocol.
 

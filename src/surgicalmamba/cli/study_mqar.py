@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from surgicalmamba.cli.study_run import bar_over, command_line
+from surgicalmamba.cli.study_run import Docs, Seeds, Title, Workers, bar_over, command_line
 
 
 def mqar(
@@ -14,10 +14,10 @@ def mqar(
         list[str] | None, typer.Argument(help="key=value, put over the preset, such as lengths=[256] widths=[64] cycles=1.")
     ] = None,
     preset: Annotated[str, typer.Option(help="scaled, for two cores; or full, the paper's protocol.")] = "scaled",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")] = None,
-    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
-    title: Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")] = None,
+    seeds: Seeds = 3,
+    workers: Workers = None,
+    docs: Docs = None,
+    title: Title = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few updates a run: shows that everything works, not how well.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")] = False,
 ) -> None:

@@ -5,26 +5,26 @@ from typing import Annotated
 
 import typer
 
-from surgicalmamba.cli.study_run import command_line, listed, run_with_bar
+from surgicalmamba.cli.study_run import AsJson, Docs, Overrides, Seeds, Splits, Title, Workers, command_line, listed, run_with_bar
 
 
 def peers(
     data: Annotated[Path, typer.Option(help="A prepared dataset, of features unless you have a cluster.")],
     out: Annotated[Path, typer.Option(help="Folder of the study; the same call goes on in it, more seeds or peers are added to it.")],
     config: Annotated[Path, typer.Option(help="The recipe of every network: a file of configs/.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
+    overrides: Overrides = None,
+    seeds: Seeds = 3,
     peers: Annotated[str | None, typer.Option(help="Only these, comma-separated, such as surgicalmamba,tecno; all without it.")] = None,
-    splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
+    splits: Splits = None,
     learning_rates: Annotated[
         str | None, typer.Option(help="Rates tried for every network; each gets its best on validation videos. 'none': the recipe's.")
     ] = None,
     published_sizes: Annotated[bool, typer.Option("--published-sizes", help="Also measure a live frame at published sizes.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")] = None,
-    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
-    title: Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")] = None,
+    workers: Workers = None,
+    docs: Docs = None,
+    title: Title = None,
     quick: Annotated[bool, typer.Option("--quick", help="One epoch a run, no sweep: shows that everything works, not how well.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Train every network on the same features, split and seeds with the same learning-rate sweep; score them and measure their cost.
 

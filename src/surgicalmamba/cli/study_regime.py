@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from surgicalmamba.cli.study_run import Docs
+
 
 def regime(
     data: Annotated[Path | None, typer.Option(help="A prepared dataset.")] = None,
@@ -17,7 +19,7 @@ def regime(
     ] = None,
     fps: Annotated[float | None, typer.Option(help="With --labels: rows per second of files that do not tell.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for results.json and the figure (PNG and SVG).")] = None,
-    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
+    docs: Docs = None,
     theta: Annotated[float, typer.Option(help="Share of the old phase's content that may be left at the end of a segment.")] = 0.1,
     quantile: Annotated[float, typer.Option(help="Which quantile of the lengths stands for the short segments.")] = 0.1,
     rise: Annotated[float, typer.Option(help="sigma_L of the bursts, seconds (loss.rise_s).")] = 2.0,

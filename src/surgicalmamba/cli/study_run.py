@@ -1,9 +1,9 @@
-"""What the studies' commands share: jobs with a bar over them, and the numbers and lists of their options."""
+"""What the studies' commands share: options, jobs with a bar over them, and the numbers and lists of options."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -11,6 +11,24 @@ if TYPE_CHECKING:
     from surgicalmamba.studies.runner import Job
 
 T = TypeVar("T")
+
+Recipe = Annotated[Path, typer.Option(help="The recipe: a file of configs/.")]
+Data = Annotated[Path, typer.Option(help="A prepared dataset.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")]
+Splits = Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")]
+Folds = Annotated[int | None, typer.Option(min=2, help="Cut the first split's train and val videos into folds instead.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")]
+Docs = Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")]
+Title = Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")]
+Quick = Annotated[bool, typer.Option("--quick", help="One epoch a run: shows that everything works, not how well.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")]
+
+
+def refuse_both(folds: int | None, splits: str | None) -> None:
+    """Folds are splits of their own."""
+    if folds is not None and splits is not None:
+        raise typer.BadParameter("--folds cuts its own splits; leave --splits out.")
 
 
 @contextmanager

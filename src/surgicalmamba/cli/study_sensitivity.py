@@ -5,35 +5,49 @@ from typing import Annotated
 
 import typer
 
-from surgicalmamba.cli.study_run import command_line, listed, run_with_bar
+from surgicalmamba.cli.study_run import (
+    AsJson,
+    Data,
+    Docs,
+    Folds,
+    Overrides,
+    Quick,
+    Seeds,
+    Splits,
+    Title,
+    Workers,
+    command_line,
+    listed,
+    refuse_both,
+    run_with_bar,
+)
 
 
 def sensitivity(
     config: Annotated[Path, typer.Option(help="The recipe, whose values are the defaults: a file of configs/.")],
-    data: Annotated[Path, typer.Option(help="A prepared dataset.")],
+    data: Data,
     out: Annotated[Path, typer.Option(help="Folder of the study; the same call goes on in it, more seeds or values are added to it.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")] = None,
+    overrides: Overrides = None,
     rank: Annotated[str | None, typer.Option(help="Values of the rotation rank r, comma-separated.")] = None,
     chunk: Annotated[str | None, typer.Option(help="Values of the chunk length in frames.")] = None,
     state: Annotated[str | None, typer.Option(help="Values of the state width N.")] = None,
     blocks: Annotated[str | None, typer.Option(help="Values of the number of blocks K.")] = None,
     angle: Annotated[str | None, typer.Option(help="Values of the rotation's mean angle at the start, in radians.")] = None,
     only: Annotated[str | None, typer.Option(help="Only these sweeps, such as rank,angle; without it all but angle.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 3,
-    splits: Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")] = None,
-    folds: Annotated[int | None, typer.Option(min=2, help="Cut the first split's train and val videos into folds instead.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")] = None,
-    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")] = None,
-    title: Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One epoch a run: shows that everything works, not how well.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
+    seeds: Seeds = 3,
+    splits: Splits = None,
+    folds: Folds = None,
+    workers: Workers = None,
+    docs: Docs = None,
+    title: Title = None,
+    quick: Quick = False,
+    json: AsJson = False,
 ) -> None:
     """Sweep rotation rank, chunk, state width and number of blocks, each with the other three as in the recipe.
 
     Example: surgicalmamba study sensitivity --config configs/study-tools.yaml --data prepared/cholec80-tools --out study/sensitivity-tools
     """
-    if folds is not None and splits is not None:
-        raise typer.BadParameter("--folds cuts its own splits; leave --splits out.")
+    refuse_both(folds, splits)
     given = {"rank": rank, "chunk": chunk, "state": state, "blocks": blocks, "angle": angle}
 
     from surgicalmamba.config import load_config
