@@ -140,15 +140,18 @@ def provenance_line(about: Mapping[str, Json]) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the code that runs, when it runs from a clone; marked when files were changed since."""
-    here = Path(__file__).parent
+    """The commit of the code that runs, when it runs from a clone; marked when the package was changed since."""
     try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=here, capture_output=True, text=True, check=True
-        )
+        commit, changed = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return said.stdout.strip() or None
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    """What git says of the folder of the package."""
+    package = Path(__file__).parents[1]
+    return subprocess.run(["git", *arguments], cwd=package, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def write_results(out: Path, study: str, dataset: PreparedDataset, rows: Sequence[Row], about: Mapping[str, Json]) -> Path:
