@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from surgicalmamba.errors import StudyError
 from surgicalmamba.eval.score import Json, to_json
 from surgicalmamba.studies.mqar_config import VARIANTS, Cell, MqarConfig, Variant
 from surgicalmamba.studies.mqar_train import RecallRun, train_run
+from surgicalmamba.studies.processes import end_with_the_study, job_processes
 
 Progress = Callable[[int, int], None]
 
@@ -90,7 +90,7 @@ def train_all(runs: Sequence[RecallRun], out: Path, workers: int, progress: Prog
     """Train every run that is not done, in processes of one thread. The first error ends the study; what is saved stays."""
     waiting = [run for run in runs if run.result(out) is None]
     n_done = len(runs) - len(waiting)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=job_processes(), initializer=end_with_the_study) as pool:
         pending = [pool.submit(train_run, run, out) for run in waiting]
         try:
             for future in as_completed(pending):

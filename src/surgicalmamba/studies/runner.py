@@ -3,25 +3,21 @@
 OUT/runs/JOB/             a training run (see docs/training.md), its settings beside it as JOB.yaml, its output as JOB.log
 OUT/runs/JOB/predictions  one file per scored video; a job is done when their run.json is there"""
 
-import multiprocessing
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from surgicalmamba.config import load_config, save_config
 from surgicalmamba.errors import NonFiniteError, StudyError, SurgicalMambaError
+from surgicalmamba.studies.processes import end_with_the_study, job_processes
 from surgicalmamba.train.config import TrainConfig
 
-PRELOADED = ["surgicalmamba.train.run", "torch._dynamo"]
-"""Imported once, in the process that jobs are forked from; torch's optimizers import the second. A job then starts in a moment."""
 LOG_LINES_TOLD = 3
 DIVERGED = "diverged.txt"
 """In the folder of a run that ended because its numbers left the range of floats; says where."""
@@ -117,7 +113,7 @@ def _run_job(job: Job, out: Path, threads: int, children: dict[str, BaseProcess]
     if not _begun(job, out):
         save_config(job.config.with_(run=str(job.run(out))), job.settings(out))
     log = job.run(out).parent / f"{job.name}.log"
-    child = _processes().Process(target=_child, args=(job, out, threads, log))
+    child = job_processes().Process(target=_child, args=(job, out, threads, log))
     children[job.name] = child
     child.start()
     child.join()
@@ -127,20 +123,12 @@ def _run_job(job: Job, out: Path, threads: int, children: dict[str, BaseProcess]
         raise StudyError(f"job {job.name} ended with code {child.exitcode}: {said} (whole output: {log}).")
 
 
-def _processes() -> ForkServerContext | SpawnContext:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(PRELOADED)
-    return processes
-
-
 def _child(job: Job, out: Path, threads: int, log: Path) -> None:
     """The life of a job's process: output to its log, an end with that of the study, training, prediction."""
     with log.open("ab") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
-    threading.Thread(target=_end_with_the_study, daemon=True).start()
+    end_with_the_study()
     try:
         train_and_predict(job, out, threads)
     except NonFiniteError as error:
@@ -151,14 +139,6 @@ def _child(job: Job, out: Path, threads: int, log: Path) -> None:
     except Exception:
         traceback.print_exc()
         sys.exit(1)
-
-
-def _end_with_the_study() -> None:
-    """A study that was killed leaves nothing behind that goes on writing into its folder."""
-    study = multiprocessing.parent_process()
-    assert study is not None
-    study.join()
-    os._exit(1)
 
 
 def train_and_predict(job: Job, out: Path, threads: int | None = None) -> None:
