@@ -7,9 +7,10 @@ import os
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -47,6 +48,9 @@ class Job:
     def settings(self, out: Path) -> Path:
         return out / "runs" / f"{self.name}.yaml"
 
+    def log(self, out: Path) -> Path:
+        return out / "runs" / f"{self.name}.log"
+
     def predictions(self, out: Path) -> Path:
         return self.run(out) / "predictions"
 
@@ -62,29 +66,31 @@ Progress = Callable[[Job, int, int], None]
 
 
 def run_jobs(jobs: Sequence[Job], out: Path, workers: int, progress: Progress | None = None) -> None:
-    """Train and predict every job that is not done. After an error the jobs under way are stopped and the first error is raised."""
+    """Train and predict every job that is not done. After an error the jobs under way are stopped and the error is raised.
+
+    Processes are started and waited for by one thread: the status of a forked one can be read only once."""
     _refuse_other_settings(jobs, out)
-    waiting = [job for job in jobs if not job.is_done(out)]
+    waiting = deque(job for job in jobs if not job.is_done(out))
     n_done = len(jobs) - len(waiting)
-    children: dict[str, BaseProcess] = {}
     threads = max(1, (os.cpu_count() or 1) // workers)
-    with ThreadPoolExecutor(workers) as pool:
-        pending: dict[Future[None], Job] = {pool.submit(_run_job, job, out, threads, children): job for job in waiting}
-        try:
-            while pending:
-                finished, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    job = pending.pop(future)
-                    future.result()
-                    n_done += 1
-                    if progress is not None:
-                        progress(job, n_done, len(jobs))
-        except BaseException:
-            for future in pending:
-                future.cancel()
-            for child in list(children.values()):
-                child.terminate()
-            raise
+    running: dict[object, tuple[Job, BaseProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                job = waiting.popleft()
+                child = _start(job, out, threads)
+                running[child.sentinel] = job, child
+            for sentinel in wait([child.sentinel for _, child in running.values()]):
+                job, child = running.pop(sentinel)
+                child.join()
+                _raise_if_failed(job, out, child.exitcode)
+                n_done += 1
+                if progress is not None:
+                    progress(job, n_done, len(jobs))
+    except BaseException:
+        for _, child in running.values():
+            child.terminate()
+        raise
 
 
 def _refuse_other_settings(jobs: Sequence[Job], out: Path) -> None:
@@ -107,25 +113,27 @@ def _leaves(values: Mapping[str, object], prefix: str = "") -> dict[str, object]
     return flat
 
 
-def _run_job(job: Job, out: Path, threads: int, children: dict[str, BaseProcess]) -> None:
+def _start(job: Job, out: Path, threads: int) -> BaseProcess:
     """One job in a process of its own."""
     job.run(out).parent.mkdir(parents=True, exist_ok=True)
     if not _begun(job, out):
         save_config(job.config.with_(run=str(job.run(out))), job.settings(out))
-    log = job.run(out).parent / f"{job.name}.log"
-    child = job_processes().Process(target=_child, args=(job, out, threads, log))
-    children[job.name] = child
+    job.log(out).touch()
+    child = job_processes().Process(target=_child, args=(job, out, threads))
     child.start()
-    child.join()
-    del children[job.name]
-    if child.exitcode:
+    return child
+
+
+def _raise_if_failed(job: Job, out: Path, code: int | None) -> None:
+    if code:
+        log = job.log(out)
         said = " / ".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-LOG_LINES_TOLD:])
-        raise StudyError(f"job {job.name} ended with code {child.exitcode}: {said} (whole output: {log}).")
+        raise StudyError(f"job {job.name} ended with code {code}: {said} (whole output: {log}).")
 
 
-def _child(job: Job, out: Path, threads: int, log: Path) -> None:
+def _child(job: Job, out: Path, threads: int) -> None:
     """The life of a job's process: output to its log, an end with that of the study, training, prediction."""
-    with log.open("ab") as stream:
+    with job.log(out).open("ab") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
     end_with_the_study()
