@@ -15,9 +15,12 @@ class Resident:
 
 def resident(process: int | str = "self") -> Resident:
     """Of this process or, by its number, of another; zeros where the system does not tell."""
-    status = Path("/proc") / str(process) / "status"
-    if status.exists():  # not getrusage: its peak is inherited from the process that started this one
-        sizes = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
+    try:  # not getrusage: its peak is inherited from the process that started this one
+        lines = (Path("/proc") / str(process) / "status").read_text(encoding="utf-8").splitlines()
+    except OSError:  # another system, or a process that has ended
+        lines = []
+    if lines:
+        sizes = dict(line.split(":", 1) for line in lines)
         peak, now = (int(sizes[key].split()[0]) * 1024 if key in sizes else 0 for key in ("VmHWM", "VmRSS"))
         return Resident(peak, now)
     if process != "self":
