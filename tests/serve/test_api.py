@@ -1,5 +1,6 @@
 """Every endpoint and every role; what the guard lets pass; what the record says."""
 
+import asyncio
 import io
 import json
 
@@ -10,6 +11,7 @@ from surgicalmamba.serve.app import create_app
 from surgicalmamba.serve.auth import hash_token
 from surgicalmamba.serve.config import LimitsConfig, ServeConfig
 from surgicalmamba.serve.messages import pack_frame
+from surgicalmamba.serve.push import Connection
 from surgicalmamba.serve.service import Service
 from surgicalmamba.stream.eager import EagerEngine
 
@@ -151,6 +153,36 @@ def test_estimates_come_by_column_and_by_page(client, pictures):
     push(client, session, pictures[:6])
     page = client.get(f"/v1/sessions/{session}/estimates?after=1&limit=3", headers=bearer("viewer")).json()
     assert (page["row"], page["time_s"], page["is_complete"], page["probabilities"]) == ([2, 3, 4], [2.0, 3.0, 4.0], False, None)
+
+
+class SilentSocket:
+    """A client that is connected and says nothing."""
+
+    async def send_text(self, _text):
+        pass
+
+    async def receive(self):
+        await asyncio.Event().wait()
+
+
+def test_a_connection_cancelled_again_while_it_ends_gives_the_session_back_and_keeps_the_reason(client):
+    service, session = client.app.state.service, create(client)
+
+    async def cancel_twice():
+        task = asyncio.create_task(Connection(service, service.recognizer.rooms[session], SilentSocket()).serve())
+        await asyncio.sleep(0.05)
+        assert session in service.pushers
+        task.cancel("first")
+        await asyncio.sleep(0)
+        task.cancel("second")
+        try:
+            await task
+        except asyncio.CancelledError as cancelled:
+            return cancelled.args
+        return None
+
+    assert client.portal.call(cancel_twice) == ("second",)
+    assert session not in service.pushers
 
 
 @pytest.mark.parametrize(
