@@ -84,6 +84,29 @@ def test_a_session_can_begin_while_the_database_is_locked(start, pictures):
     until(lambda: room.durable == 1)
 
 
+def test_a_session_that_ends_before_its_end_is_written_is_finished_at_once_and_never_waits_again(start, pictures):
+    service = start()
+    room = service.create("Room", None, "wait", {})
+    lock = sqlite3.connect(service.store.path, isolation_level=None)
+    lock.execute("begin exclusive")
+    unseen = service.create("Begun and ended while the database is locked", None, "wait", {})
+    give(service, room, pictures[:2])
+    for ended in (room, unseen):
+        service.recognizer.finish(ended)
+        until(lambda ended=ended: ended.life is Life.FINISHED)
+    assert service.store.session(room.info.id).ending is None
+    found = service.session(room.info.id)
+    assert (found.ending.rows, found.durable) == (2, -1)
+    newest_first = [unseen.info.id, room.info.id]
+    assert [stored.info.id for stored in service.finished(10, None)] == newest_first
+    assert [stored.info.id for stored in service.finished(1, None)] == newest_first[:1]
+    assert [stored.info.id for stored in service.finished(10, unseen.info.created_s)] == newest_first[1:]
+    lock.execute("rollback")
+    until(lambda: service.state == "ok" and not service.writer.pending())
+    assert service.session(room.info.id).durable == 1
+    assert [stored.info.id for stored in service.finished(10, None)] == newest_first
+
+
 def test_a_full_queue_drops_its_oldest_waiting_frame_and_counts_it(start, pictures, monkeypatch):
     service = start()
     room = service.create("Room", None, "drop", {})

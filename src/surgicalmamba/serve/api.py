@@ -83,7 +83,7 @@ def room_or_404(service: Service, session: str) -> Room | SessionView:
     room = service.recognizer.rooms.get(session)
     if room is not None:
         return room
-    stored = service.store.session(session)
+    stored = service.session(session)
     if stored is None:
         raise HTTPException(404, "there is no such session")
     return view_stored(stored)
@@ -174,7 +174,7 @@ def sessions(
 ) -> SessionList:
     """Every session that goes on, and the newest finished ones."""
     live = [view_room(room) for room in sorted(service.recognizer.rooms.values(), key=lambda room: room.info.created_s)]
-    finished = [view_stored(stored) for stored in service.store.finished(limit, before_s)]
+    finished = [view_stored(stored) for stored in service.finished(limit, before_s)]
     return SessionList(live=live, finished=finished, state="ok" if service.state == "ok" else "degraded")
 
 
@@ -194,8 +194,7 @@ def finish(session: SessionId, service: Server, caller: Operator) -> SessionView
         end = time.monotonic() + 20
         while found.life is not Life.FINISHED and time.monotonic() < end:
             time.sleep(0.005)
-        if not service.writer.flush(2.0):  # degraded: the end is not in the database yet
-            return view_room(found)
+        service.writer.flush(2.0)
         found = room_or_404(service, session)
     return view_room(found) if isinstance(found, Room) else found
 

@@ -29,7 +29,7 @@ async def frames(websocket: WebSocket, session: str) -> None:
         status, text = (401, "a bearer token is needed") if caller is None else (403, "this needs the role operator")
         await websocket.send_denial_response(JSONResponse({"detail": text}, status))
     elif room is None or room.life not in (Life.WAITING, Life.LIVE):
-        stored = await asyncio.to_thread(service.store.session, session)
+        stored = await asyncio.to_thread(service.session, session)
         status, text = (404, "there is no such session") if stored is None else (409, "the session is finished")
         await websocket.send_denial_response(JSONResponse({"detail": text}, status))
     elif room.info.source is not None:

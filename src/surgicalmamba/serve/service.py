@@ -24,7 +24,7 @@ from surgicalmamba.serve.recognizer import Recognizer
 from surgicalmamba.serve.records import Ending, Row, SessionInfo, WhenBehind
 from surgicalmamba.serve.rooms import Room
 from surgicalmamba.serve.sources import SourceReader, open_source
-from surgicalmamba.serve.store import Change, Store
+from surgicalmamba.serve.store import Change, Store, Stored
 from surgicalmamba.serve.writer import Writer
 from surgicalmamba.stream.engine import Engine
 from surgicalmamba.stream.pool import SessionPool
@@ -137,11 +137,27 @@ class Service:
 
     def rows(self, session: str, after: int, limit: int) -> list[Row]:
         """Estimates of a session beyond a row, on record or about to be."""
-        pending = self.writer.pending_rows(session, after)  # before the database: what is written in between is then in both
-        found = {row.row: row for row in pending}
+        pending = self.writer.pending()  # before the database: what is written in between is then in both
+        found = {row.row: row for change in pending if change.session == session for row in change.rows if row.row > after}
         found |= {row.row: row for row in self.store.rows(session, after, limit)}
         ordered = [found[key] for key in sorted(found)]
         return ordered if limit < 0 else ordered[:limit]
+
+    def session(self, session: str) -> Stored | None:
+        """A session that has no room, on record or about to be: its end is known here as soon as the room is gone."""
+        pending = self.writer.pending()
+        stored = self.store.session(session)
+        for change in pending:
+            if change.session == session:
+                stored = change.on(stored)
+        return stored
+
+    def finished(self, limit: int, before_s: float | None) -> list[Stored]:
+        """Finished sessions, on record or about to be, newest first, created before a moment."""
+        ending = {change.session for change in self.writer.pending() if change.ending is not None}
+        late = [stored for key in ending if (stored := self.session(key)) and (before_s is None or stored.info.created_s < before_s)]
+        found = {stored.info.id: stored for stored in (*late, *self.store.finished(limit, before_s))}
+        return sorted(found.values(), key=lambda stored: stored.info.created_s, reverse=True)[:limit]
 
     def delete(self, session: str) -> None:
         """Forget a session, its record and its pictures."""

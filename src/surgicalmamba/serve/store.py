@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from surgicalmamba.errors import DataError
@@ -36,6 +36,15 @@ create table drops (
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A session as listed: what was created, how far it is on record, and how it ended."""
+
+    info: SessionInfo
+    durable: int
+    ending: Ending | None
+
+
+@dataclass(frozen=True)
 class Change:
     """News of one session for the record; what is None or empty did not change. `durable` is the last frame it accounts for."""
 
@@ -48,14 +57,15 @@ class Change:
     ending: Ending | None = None
     deleted: bool = False
 
-
-@dataclass(frozen=True)
-class Stored:
-    """A session as listed: what was created, how far it is on record, and how it ended."""
-
-    info: SessionInfo
-    durable: int
-    ending: Ending | None
+    def on(self, stored: Stored | None) -> Stored | None:
+        """A session with this change, which is not on disk yet: its last frame on disk stays the one it was."""
+        if self.deleted:
+            return None
+        if stored is None and self.created is not None:
+            stored = Stored(self.created, -1, None)
+        if stored is None:
+            return None
+        return replace(stored, ending=self.ending or stored.ending)
 
 
 class Store:

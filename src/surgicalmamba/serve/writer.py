@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from surgicalmamba.serve.records import Row
 from surgicalmamba.serve.store import Change, Store
 
 log = logging.getLogger("surgicalmamba.serve")
@@ -43,10 +42,10 @@ class Writer:
             self.waiting_rows += len(change.rows)
         self._wake.set()
 
-    def pending_rows(self, session: str, after: int) -> list[Row]:
-        """Estimates beyond a row that are not in the database yet."""
+    def pending(self) -> list[Change]:
+        """What is not in the database yet, in order."""
         with self._lock:
-            return [row for change in self._pending if change.session == session for row in change.rows if row.row > after]
+            return list(self._pending)
 
     def flush(self, timeout_s: float) -> bool:
         """Write now. False if it could not be done in time; the changes stay pending then."""

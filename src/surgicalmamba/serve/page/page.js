@@ -162,6 +162,7 @@ class RoomPage {
   constructor(id) {
     this.id = id;
     this.lastRow = -1;
+    this.asked = this.answered = 0; // how often the session was inspected
     this.root = document.createElement("div");
     main.replaceChildren(this.root);
     this.view = new RoomView(this.root, about?.phases ?? []);
@@ -200,7 +201,10 @@ class RoomPage {
   }
 
   async inspect() {
+    const turn = ++this.asked;
     const session = await get(`/v1/sessions/${this.id}`);
+    if (turn < this.answered) return; // a newer answer was quicker
+    this.answered = turn;
     if (session.phases.join() !== this.view.phases.join()) { this.view.setPhases(session.phases); this.lastRow = -1; }
     this.session = session;
     this.view.find(".name").textContent = session.name;
