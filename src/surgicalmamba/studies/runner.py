@@ -69,10 +69,12 @@ def run_jobs(jobs: Sequence[Job], out: Path, workers: int, progress: Progress | 
     """Train and predict every job that is not done. After an error the jobs under way are stopped and the error is raised.
 
     Processes are started and waited for by one thread: the status of a forked one can be read only once."""
+    import torch
+
     _refuse_other_settings(jobs, out)
     waiting = deque(job for job in jobs if not job.is_done(out))
     n_done = len(jobs) - len(waiting)
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = max(1, torch.get_num_threads() // workers)  # OMP_NUM_THREADS is respected: threads that wait for a core wait in a busy loop
     running: dict[object, tuple[Job, BaseProcess]] = {}
     try:
         while waiting or running:
