@@ -29,6 +29,7 @@ from surgicalmamba.studies.inspect_views import (
     shared_projection,
     stillness,
 )
+from surgicalmamba.studies.inspect_words import pictures_on_page
 from surgicalmamba.studies.inspection import OWN, inspect_video, read_predicted, trained_bursts
 from surgicalmamba.train.predict import predict_video
 from toy import write_toy_dataset
@@ -221,7 +222,11 @@ def test_the_command_shows_models_and_predictions_beside_each_other(data, tmp_pa
     (tmp_path / "files" / "c.csv").write_text("frame,phase\n" + "".join(f"{i},0\n" for i in range(75)))
     places = ["--with", f"plain={tmp_path / 'plain'}", "--with", f"other system={tmp_path / 'files'}"]
     out = tmp_path / "out"
-    arguments = [tmp_path / "full", "--data", data, "--video", "c", *places, "--out", out, "--json"]
+    docs = tmp_path / "docs" / "results.md"
+    docs.parent.mkdir()
+    docs.write_text("# Results\n")
+    on_page = ["--docs", docs, "--title", "One video, inside"]
+    arguments = [tmp_path / "full", "--data", data, "--video", "c", *places, "--out", out, *on_page, "--json"]
     command = [sys.executable, "-m", "surgicalmamba", "study", "inspect", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
@@ -236,6 +241,14 @@ def test_the_command_shows_models_and_predictions_beside_each_other(data, tmp_pa
         assert (out / "figures" / f"{figure}.png").stat().st_size > 5_000 and (out / "figures" / f"{figure}.svg").is_file()
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 4 and "plain has no intensity" in page and "on its own two axes" in page
+    text = docs.read_text()
+    assert (
+        text.count("## One video, inside") == 1 and f"| other system | {document['strict_accuracy']['other system']:.2f} | - | - |" in text
+    )
+    assert f"| block 1 | {document['planes']['blocks'][1]['same_phase']:.3f} |" in text
+    for view in ("ribbons", "planes", "state", "decay"):
+        picture = f"images/one-video-inside-{view}.png"
+        assert f"]({picture})" in text and (docs.parent / picture).read_bytes() == (out / "figures" / f"{view}.png").read_bytes()
 
 
 def test_a_model_without_z_and_lambda_says_what_is_not_there(data, tmp_path):
@@ -245,6 +258,8 @@ def test_a_model_without_z_and_lambda_says_what_is_not_there(data, tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert results["planes"] is None and "This model does not rotate: there are no planes." in page and "has no intensity" in page
     assert not (tmp_path / "out" / "figures" / "planes.png").exists()
+    shown = pictures_on_page(results, tmp_path / "out" / "figures", tmp_path / "results.md", "plain")
+    assert [line.split("-")[-1] for line in shown.split("\n\n")] == ["ribbons.png)", "state.png)", "decay.png)"]
 
 
 def test_a_video_too_short_for_two_chunks_has_no_planes_to_compare(data, tmp_path):

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from surgicalmamba.cli.study_run import Docs, Title, command_line
+
 
 def inspect(
     checkpoint: Annotated[str, typer.Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")],
@@ -18,6 +20,8 @@ def inspect(
     ] = None,
     block: Annotated[int | None, typer.Option(min=0, help="Block whose carried state is shown; the last without it.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    docs: Docs = None,
+    title: Title = None,
     json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
 ) -> None:
     """Show a video as a model sees it: phases beside the annotation, rotation planes, carried state, intensity and effective decay.
@@ -33,13 +37,14 @@ def inspect(
             raise typer.BadParameter(f"--with {given!r}: the name {name!r} is taken.")
         others[name] = place
 
-    import shlex
-    import sys
-
-    from surgicalmamba.studies.inspect_page import summary_text, write_inspection
+    from surgicalmamba.studies.inspect_page import write_inspection
+    from surgicalmamba.studies.inspect_words import pictures_on_page, section, summary_text
     from surgicalmamba.studies.inspection import inspect_video
-    from surgicalmamba.studies.results import circumstances
+    from surgicalmamba.studies.results import circumstances, refresh_page, slug
 
     found = inspect_video(checkpoint, data, video, others, block, device)
-    results = write_inspection(found, out, circumstances("surgicalmamba " + shlex.join(sys.argv[1:])))
+    results = write_inspection(found, out, circumstances(command_line()))
+    if docs is not None:
+        title = title or f"{video} of {found.dataset.name} from inside"
+        refresh_page(docs, slug(title), section(results, title, pictures_on_page(results, out / "figures", docs, slug(title))))
     typer.echo(json_module.dumps(results, indent=1) if json else summary_text(results, out))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from surgicalmamba.cli.study_run import Docs
+from surgicalmamba.cli.study_run import Docs, command_line
 
 
 def regime(
@@ -42,9 +42,6 @@ def regime(
         if given is not None and not given > 0:
             raise typer.BadParameter(f"{name} {given:g} must be positive.")
 
-    import shlex
-    import sys
-
     from surgicalmamba.studies.regime import Assumptions, find_regime
     from surgicalmamba.studies.regime_words import markdown, text, write_regime
     from surgicalmamba.studies.results import circumstances, refresh_page
@@ -52,7 +49,7 @@ def regime(
 
     annotations = read_annotations(labels, phases, fps) if labels is not None else read_prepared(data or Path())
     found = find_regime(annotations, Assumptions(theta, quantile, rise, fall, plateau))
-    about = circumstances("surgicalmamba " + shlex.join(sys.argv[1:]))
+    about = circumstances(command_line())
     document = {"study": "regime", **about, **found.as_dict()}
     if out is not None:
         write_regime(out, found, annotations, document)

@@ -161,25 +161,3 @@ def _plateaus(trace: Trace, labels: IntArray, found: Inspection, name: str) -> l
 
 def _notes(notes: Sequence[str]) -> str:
     return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-
-
-def summary_text(results: Mapping[str, Json], out: Path) -> str:
-    """For the terminal: accuracies, alignment, plateau."""
-    lines = [f"{results['video']} of {results['dataset']}"]
-    scores, planes, decay = results["strict_accuracy"], results["planes"], results["decay"]
-    assert isinstance(scores, dict) and isinstance(decay, dict)
-    lines += [f"  strict accuracy      {name}: {score:.2f} %" for name, score in scores.items() if isinstance(score, float)]
-    if isinstance(planes, dict) and isinstance(planes["blocks"], list):
-        for block, numbers in enumerate(planes["blocks"]):
-            assert isinstance(numbers, dict)
-            same, other, theta = (_told(numbers[key]) for key in ("same_phase", "other_phase", "median_theta"))
-            lines.append(f"  planes, block {block}      same phase {same}, other phase {other}, median theta {theta}")
-    for name, numbers in decay.items():
-        assert isinstance(numbers, dict)
-        kept, after = _told(numbers["plateau_per_s"]), _told(numbers["at_boundaries"])
-        lines.append(f"  decay                {name}: keeps {kept} a second within phases, {after} a sample after boundaries")
-    return "\n".join([*lines, f"{out / 'index.html'}"])
-
-
-def _told(value: Json) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else "-"
