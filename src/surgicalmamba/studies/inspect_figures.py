@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 from surgicalmamba.report.colours import colour, hatch
@@ -35,6 +36,8 @@ def draw_planes(similarities: Sequence[FloatArray], phases: IntArray, names: Seq
         axes.set_ylim(len(phases) - 0.5, -0.8 - width)
         axes.set_title(f"block {number}", loc="left", fontsize=10)
         axes.set_xlabel("chunk")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=figure.axes, shrink=0.8, label=f"mean cosine (chance: {chance:.2f})")
     _phase_legend(figure, phases, names)
