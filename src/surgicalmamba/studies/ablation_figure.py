@@ -36,7 +36,8 @@ def _differences(axes: Axes, rows: Sequence[Row], protocol: str) -> None:
             axes.errorbar(-result.difference, place + offset, xerr=ends, marker=mark, color=ink, capsize=3, label=label, linestyle="none")
     axes.axvline(0, color="black", linewidth=1)
     axes.set_xlabel(f"points against {rows[0].name}, {NAMES[protocol]}\n(95 % interval over videos)", fontsize=9)
-    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    if compared:
+        axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     axes.grid(axis="x", color="#00000020")
     axes.spines[["top", "right"]].set_visible(False)
 
