@@ -17,15 +17,14 @@ from surgicalmamba.studies.peers_report import draw_tradeoff, summary, write_pee
 from surgicalmamba.studies.step_cost import StepCost, lengthened, step_costs
 
 
-def test_every_network_gets_the_same_recipe_but_for_its_name_and_widths(recipe):
+def test_every_network_gets_the_same_recipe_and_clips_but_for_its_name_and_widths(recipe):
     systems = peer_systems(recipe)
     assert [system.name for system in systems] == list(BUILT_IN)
     assert len({system.config.with_(recognizer="surgicalmamba").model_dump_json() for system in systems}) == 1
     for system in systems[1:]:
-        network = system.config.with_(
-            recognizer={"name": system.name, "settings": {**study_settings(recipe).get(system.name, {}), "d_feature": 5}}
-        )
+        network = system.config.with_(recognizer={"name": system.name, "settings": {**study_settings(system.name, recipe), "d_feature": 5}})
         assert network.network.feature_width == 5  # sizes are settings that the network has
+        assert network.network.clip_len == recipe.model.clip_len
     with pytest.raises(ConfigError, match="did you mean 'tecno'"):
         peer_systems(recipe, ["surgicalmamba", "teckno"])
     with pytest.raises(ConfigError, match="at least two"):

@@ -55,12 +55,16 @@ def peer_systems(recipe: TrainConfig, names: Sequence[str] = ()) -> list[System]
     ordered = [DEFAULT, *(name for name in wanted if name != DEFAULT)] if DEFAULT in wanted else wanted
     if len(ordered) < 2:
         raise ConfigError("a comparison takes at least two networks; name more with --peers.")
-    sizes = study_settings(recipe)
-    return [System(name, recipe.with_(recognizer={"name": name, "settings": sizes.get(name, {})})) for name in ordered]
+    return [System(name, recipe.with_(recognizer={"name": name, "settings": study_settings(name, recipe)})) for name in ordered]
 
 
-def study_settings(recipe: TrainConfig) -> dict[str, dict[str, Any]]:
-    """Sizes for a comparison on small features, where the published ones would be hundreds of times SurgicalMamba's in the recipe.
+def study_settings(name: str, recipe: TrainConfig) -> dict[str, Any]:
+    """A network's settings in a comparison: the recipe's clips, for the same number of updates, and a size like its model's."""
+    return {} if name == DEFAULT else {"clip_len": recipe.model.clip_len, **_sizes(recipe).get(name, {})}
+
+
+def _sizes(recipe: TrainConfig) -> dict[str, dict[str, Any]]:
+    """Sizes for small features, where the published ones would be hundreds of times SurgicalMamba's in the recipe.
 
     Recurrent networks get the inner width of its paths, attention its width, scans its width, depth and state. TeCNO, Trans-SVNet and
     OperA are published about as small and keep their sizes, as does everything that is no width: windows, layers, dropout, weights."""

@@ -102,7 +102,7 @@ def draw_tradeoff(study: Peers) -> Figure:
     for number, row in enumerate(study.scores.rows):
         score = row.report.scores["strict"].metrics["jaccard"]
         ms = cost_at(study.costs[row.name], TRADEOFF_FRAMES).frame_ms
-        ink, own = ("black", True) if row.name == DEFAULT else (colour(number % 6), False)
+        ink, own = _ink(number, row.name), row.name == DEFAULT
         spread = score.get("std_runs", math.nan)
         axes.errorbar(ms, score["mean"], None if math.isnan(spread) else spread, color=ink, marker=MARKS[number % len(MARKS)], capsize=2)
         side = "left" if number % 2 else "right"
@@ -126,7 +126,7 @@ def _lines(axes: Axes, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[
             STYLES[memory[name]],
             marker=MARKS[number % len(MARKS)],
             markersize=5,
-            color="black" if own else colour(number % 6),  # the palette without its yellow, too pale for a line
+            color=_ink(number, name),
             linewidth=2.5 if own else 1.2,
             label=f"{name} {memory[name]}",
         )
@@ -136,6 +136,11 @@ def _lines(axes: Axes, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[
     axes.minorticks_off()
     axes.set_xlabel("frames of the operation so far")
     axes.grid(color="#00000020")
+
+
+def _ink(number: int, name: str) -> str:
+    """A network's colour; with its mark it is the only one of up to 72. The palette's yellow is too pale for a line."""
+    return "black" if name == DEFAULT else colour((number + number // len(MARKS)) % 6)
 
 
 def summary(study: Peers, rows: Sequence[Row]) -> str:
