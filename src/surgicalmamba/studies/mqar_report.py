@@ -15,7 +15,7 @@ MARKS = ("o", "s", "^", "D")
 
 
 def draw_recall(pairs: Sequence[Pair]) -> Figure:
-    """A panel for each length: accuracy over model width, a colour for each state, dashed without rotation and solid with it."""
+    """A panel for each length: accuracy over model width, a colour for each state, hollow without rotation and filled with it."""
     lengths = list(dict.fromkeys(pair.plain.cell.length for pair in pairs))
     figure = Figure(figsize=(1.2 + 3.6 * len(lengths), 3.8), layout="constrained")
     panels = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
@@ -23,30 +23,35 @@ def draw_recall(pairs: Sequence[Pair]) -> Figure:
         _panel(axes, [pair for pair in pairs if pair.plain.cell.length == length])
         axes.set_title(f"T = {length}, {length // 4} pairs", fontsize=10)
     panels[0].set_ylabel("accuracy, %")
-    panels[0].set_ylim(0, 104)
+    panels[0].set_ylim(0, 112)
+    panels[0].set_yticks(range(0, 101, 20))
     panels[-1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
 def _panel(axes: Axes, pairs: Sequence[Pair]) -> None:
-    widths = sorted({pair.plain.cell.d_model for pair in pairs})
-    for index, d_state in enumerate(sorted({pair.plain.cell.d_state for pair in pairs})):
+    """The states of a width stand side by side, and so do the two variants of each; small dots are single seeds."""
+    widths, states = sorted({pair.plain.cell.d_model for pair in pairs}), sorted({pair.plain.cell.d_state for pair in pairs})
+    for index, d_state in enumerate(states):
         mine = sorted((pair for pair in pairs if pair.plain.cell.d_state == d_state), key=lambda pair: pair.plain.cell.d_model)
-        places = [widths.index(pair.plain.cell.d_model) for pair in mine]
+        middles = [widths.index(pair.plain.cell.d_model) + 0.3 * (index - (len(states) - 1) / 2) for pair in mine]
         ink, mark = colour(index * 5), MARKS[index % len(MARKS)]
-        for name, style, cells in (
-            ("without Z", "--", [pair.plain for pair in mine]),
-            ("with Z", "-", [pair.rotated for pair in mine]),
+        for name, aside, style, fill, cells in (
+            ("without Z", -0.06, "--", "white", [pair.plain for pair in mine]),
+            ("with Z", 0.06, "-", ink, [pair.rotated for pair in mine]),
         ):
+            places = [middle + aside for middle in middles]
             spread = [0.0 if cell.deviation != cell.deviation else cell.deviation for cell in cells]
             means = [cell.mean for cell in cells]
-            label = f"N = {d_state}, {name}"
-            axes.errorbar(places, means, yerr=spread, color=ink, linestyle=style, marker=mark, markersize=4, capsize=3, label=label)
-        for place, pair in zip(places, mine, strict=True):
-            top = max(pair.plain.mean, pair.rotated.mean)
-            axes.annotate(f"{pair.gain:+.1f}", (place, top), (0, 6), textcoords="offset points", ha="center", color=ink, fontsize=8)
+            drawn = axes.errorbar(places, means, yerr=spread, color=ink, linestyle=style, capsize=3, label=f"N = {d_state}, {name}")
+            drawn.lines[0].set(marker=mark, markerfacecolor=fill, markersize=6)
+            for place, cell in zip(places, cells, strict=True):
+                axes.plot([place] * len(cell.accuracy), cell.accuracy, ".", color=ink, alpha=0.4, markersize=4)
+        for middle, pair in zip(middles, mine, strict=True):
+            top = max(cell.mean + (cell.deviation if cell.deviation == cell.deviation else 0.0) for cell in (pair.plain, pair.rotated))
+            axes.annotate(f"{pair.gain:+.1f}", (middle, top), (0, 6), textcoords="offset points", ha="center", color=ink, fontsize=8)
     axes.set_xticks(range(len(widths)), [str(width) for width in widths])
-    axes.set_xlim(-0.4, len(widths) - 0.6)
+    axes.set_xlim(-0.5, len(widths) - 0.5)
     axes.set_xlabel("model width")
     axes.grid(axis="y", color="#00000020")
     axes.spines[["top", "right"]].set_visible(False)
