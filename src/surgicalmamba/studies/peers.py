@@ -15,7 +15,7 @@ from surgicalmamba.studies.step_cost import StepCost, step_costs
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.run import fit_model
 
-RATES = (5e-4, 2e-3, 8e-3)
+RATES = (1e-3, 4e-3, 1.6e-2)
 """Learning rates tried for every network."""
 PUBLISHED_WIDTH = 768
 """Width of the features at which published sizes are measured: ConvNeXt-Tiny's and ViT-B's."""
