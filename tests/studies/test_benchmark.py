@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from surgicalmamba.config import load_config
 from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.eval.protocols import PROTOCOLS
+from surgicalmamba.studies import runner
 from surgicalmamba.studies.benchmark import benchmark_jobs
 from surgicalmamba.studies.results import circumstances, comparisons, gather, markdown, refresh_page
 from surgicalmamba.studies.runner import run_jobs
@@ -36,6 +38,23 @@ def _is_open_below(folder, process):
         return any(Path(os.readlink(handle)).is_relative_to(folder) for handle in (process / "fd").iterdir())
     except OSError:  # it has ended meanwhile
         return False
+
+
+@pytest.mark.parametrize(("torch_threads", "workers", "threads"), [(8, 2, 4), (2, 2, 1), (1, 1, 1), (1, 4, 1)])
+def test_jobs_share_the_threads_that_torch_may_use_so_that_omp_num_threads_counts(
+    torch_threads, workers, threads, recipe, toy, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: torch_threads)
+    given = []
+
+    def start(_job, _out, n_threads):
+        given.append(n_threads)
+        raise StudyError("seen enough")
+
+    monkeypatch.setattr(runner, "_start", start)
+    with pytest.raises(StudyError, match="seen enough"):
+        run_jobs(benchmark_jobs(recipe, toy, 1, ["full"], "usual"), tmp_path, workers)
+    assert given == [threads]
 
 
 def test_a_job_for_every_variant_seed_and_split_scored_where_the_model_was_not_trained(recipe, toy):
