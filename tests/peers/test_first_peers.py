@@ -119,6 +119,15 @@ def test_the_hmm_filters_as_the_forward_algorithm_does():
         torch.testing.assert_close(said[t], belief, atol=1e-5, rtol=1e-4)
 
 
+def test_a_classifier_that_has_learned_nothing_leaves_the_hmm_at_what_it_counted():
+    model = counted()
+    torch.nn.init.zeros_(model.classifier.weight)
+    with torch.no_grad():
+        said = model.forward_features(frames(model, 1, 3)).logits[0].exp()
+    by_hand = torch.tensor([[1.0, 0.0], [1 / 3, 2 / 3], [1 / 9, 8 / 9]])  # first phase 0; a third of the zeros is followed by a zero
+    torch.testing.assert_close(said, by_hand, atol=1e-6, rtol=0)
+
+
 def test_the_hmm_is_trained_frame_by_frame_and_answers_filtered():
     model = counted()
     features = frames(model, 1, 5)

@@ -56,7 +56,8 @@ class FrameHMM(Recognizer[BeliefState]):
 
     @torch.no_grad()
     def measure(self, features: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
-        """Count first phases, shares and transitions between neighbouring labelled frames."""
+        """Count first phases, shares and transitions between neighbouring labelled frames. The classifier begins at the shares: what it
+        says before it has learned anything is then no evidence for any phase."""
         super().measure(features, labels)
         k = self.n_phases
         first, share, transition = (torch.full(shape, self.config.pseudo_count, dtype=torch.float64) for shape in ((k,), (k,), (k, k)))
@@ -70,6 +71,7 @@ class FrameHMM(Recognizer[BeliefState]):
         self.log_first.copy_((first / first.sum()).log())
         self.log_share.copy_((share / share.sum()).log())
         self.log_transition.copy_((transition / transition.sum(1, keepdim=True)).log())
+        self.classifier.bias.copy_(self.log_share)
 
     def initial_state(self, n_lanes: int) -> BeliefState:
         return BeliefState((0,) * n_lanes, self.zeros(n_lanes, self.n_phases))
