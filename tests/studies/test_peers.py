@@ -53,10 +53,12 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     assert "| lstm | O(1) |" in text and "learning rate" in text and "ms at 20,000" in text
     reached = results["learning_rates"]["strict_jaccard"]["hmm"]
     assert f"| hmm | {reached['0.001']:.2f} | {reached['0.01']:.2f} |" in text
-    (axes,) = draw_tradeoff(study).axes
-    drawn = {text.get_text(): text.xy for text in axes.texts}
-    strict = results["rows"]["lstm"]["protocols"]["strict"]["jaccard"]["mean"]
-    assert drawn["lstm"] == pytest.approx((results["step_costs"]["lstm"][2]["frame_ms"], strict))
+    figure = draw_tradeoff(study)
+    strict = {name: row["protocols"]["strict"]["jaccard"]["mean"] for name, row in results["rows"].items()}
+    ranked = sorted(strict, key=lambda name: -strict[name])
+    assert [text.get_text() for text in figure.legends[0].texts] == [f"{strict[name]:.1f}  {name}" for name in ranked]
+    marks = {tuple(point[0].get_xydata()[0]) for point in figure.axes[0].containers}
+    assert marks == {(results["step_costs"][name][2]["frame_ms"], strict[name]) for name in strict}
     assert (tmp_path / "tradeoff.svg").is_file() and "images/peers-toy-split-usual-tradeoff.png" in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000 and len(summary(study, study.scores.rows).splitlines()) == 3
 

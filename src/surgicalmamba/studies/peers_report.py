@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from surgicalmamba.eval.score import Json, to_json
 from surgicalmamba.model.registry import DEFAULT
@@ -96,24 +97,36 @@ def draw_costs(study: Peers) -> Figure:
 
 
 def draw_tradeoff(study: Peers) -> Figure:
-    """What a network reaches against what a live frame costs late in an operation."""
-    figure = Figure(figsize=(8.0, 5.4), layout="constrained")
+    """What a network reaches against what a live frame costs late in an operation; the legend ranks them."""
+    figure = Figure(figsize=(8.8, 5.4), layout="constrained")
     axes = figure.subplots()
+    legend = []
     for number, row in enumerate(study.scores.rows):
         score = row.report.scores["strict"].metrics["jaccard"]
         ms = cost_at(study.costs[row.name], TRADEOFF_FRAMES).frame_ms
-        ink, own = _ink(number, row.name), row.name == DEFAULT
         spread = score.get("std_runs", math.nan)
-        axes.errorbar(ms, score["mean"], None if math.isnan(spread) else spread, color=ink, marker=MARKS[number % len(MARKS)], capsize=2)
-        side = "left" if number % 2 else "right"
-        place = (6, 4) if side == "left" else (-6, 4)
-        weight = "bold" if own else "normal"
-        axes.annotate(row.name, (ms, score["mean"]), place, textcoords="offset points", ha=side, fontsize=8, color=ink, weight=weight)
+        point = axes.errorbar(
+            ms,
+            score["mean"],
+            None if math.isnan(spread) else spread,
+            linestyle="none",
+            color=_ink(number, row.name),
+            marker=MARKS[number % len(MARKS)],
+            markersize=9 if row.name == DEFAULT else 6,
+            capsize=2,
+        )
+        legend.append((score["mean"], point.lines[0], row.name))
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f"milliseconds per frame after {TRADEOFF_FRAMES:,} frames, one at a time")
     axes.set_ylabel("strict Jaccard, %; bars: deviation over seeds")
     axes.grid(color="#00000020")
     axes.spines[["top", "right"]].set_visible(False)
+    ranked = sorted(legend, key=lambda entry: -entry[0])
+    names = [f"{mean:.1f}  {name}" for mean, _, name in ranked]
+    figure.legend([mark for _, mark, _ in ranked], names, loc="outside right center", fontsize=8, frameon=False)
     return figure
 
 
