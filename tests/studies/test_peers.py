@@ -50,7 +50,7 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     assert set(results["rows"]["hmm"]["protocols"]) <= set(PROTOCOLS) and "strict" in results["rows"]["hmm"]["protocols"]
     assert [cost["frames"] for cost in results["step_costs"]["lstm"]] == [100, 2_000, 6_000, 20_000]
     text = page.read_text()
-    assert "| lstm | O(1) |" in text and "learning rate" in text and "ms at 20,000" in text
+    assert "| lstm | O(1) |" in text and "learning rate" in text and "| ms at 20,000 | p95 at 20,000 | times hmm at 20,000 |" in text
     reached = results["learning_rates"]["strict_jaccard"]["hmm"]
     assert f"| hmm | {reached['0.001']:.2f} | {reached['0.01']:.2f} |" in text
     figure = draw_tradeoff(study)
@@ -82,4 +82,13 @@ def test_what_does_not_grow_is_left_as_it_was_and_the_clock_is_set():
 
 def test_a_step_is_timed_at_every_length():
     costs = step_costs(build("lstm", 4, 3, d_hidden=4), lengths=(10, 50), steps=3, turns=1)
-    assert [cost.frames for cost in costs] == [10, 50] and all(isinstance(cost, StepCost) and cost.frame_ms > 0 for cost in costs)
+    assert [cost.frames for cost in costs] == [10, 50]
+    assert all(isinstance(cost, StepCost) and 0 < cost.frame_ms <= cost.p95_ms for cost in costs)
+
+
+def test_a_frame_costs_the_median_turn_and_its_slow_frames_are_told(monkeypatch):
+    frames_s = [0.001, 0.003, 0.005, 0.005, 0.001, 0.001]  # three turns of two frames: means of 2, 5 and 1 ms
+    ticks = iter([tick for frame in frames_s for tick in (10.0, 10.0 + frame)])
+    monkeypatch.setattr("surgicalmamba.studies.step_cost.time.perf_counter", lambda: next(ticks))
+    (cost,) = step_costs(build("lstm", 4, 3, d_hidden=4), lengths=(10,), steps=2, turns=3)
+    assert (cost.frame_ms, cost.p95_ms) == pytest.approx((2.0, 5.0))

@@ -70,12 +70,16 @@ def section(study: Peers, about: Mapping[str, Json], title: str) -> str:
 
 
 def cost_table(heading: str, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[str, str]) -> str:
-    """Milliseconds per frame and kilobytes of memory at every length."""
+    """Milliseconds per frame and kilobytes of memory at every length; at the longest also the 95 % quantile and the ratio to the first."""
     lengths = [cost.frames for cost in next(iter(costs.values()))]
-    told = " | ".join(f"{unit} at {length:,}" for unit in ("ms", "kB") for length in lengths)
-    lines = [f"{heading}:", "", f"| | memory | {told} |", "|---" * (2 + 2 * len(lengths)) + "|"]
+    longest, first = f"{lengths[-1]:,}", next(iter(costs))
+    columns = [f"ms at {length:,}" for length in lengths] + [f"p95 at {longest}", f"times {first} at {longest}"]
+    columns += [f"kB at {length:,}" for length in lengths]
+    lines = [f"{heading}:", "", f"| | memory | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
     for name, rows in costs.items():
-        numbers = [f"{row.frame_ms:.2f}" for row in rows] + [f"{row.state_bytes / 1e3:,.1f}" for row in rows]
+        numbers = [f"{row.frame_ms:.2f}" for row in rows]
+        numbers += [f"{rows[-1].p95_ms:.2f}", f"{rows[-1].frame_ms / costs[first][-1].frame_ms:.2f}"]
+        numbers += [f"{row.state_bytes / 1e3:,.1f}" for row in rows]
         lines.append(f"| {name} | {memory[name]} | " + " | ".join(numbers) + " |")
     return "\n".join(lines) + "\n"
 
