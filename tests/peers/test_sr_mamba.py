@@ -6,7 +6,7 @@ from surgicalmamba.config import PathConfig
 from surgicalmamba.core.state import BlockState
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.dual_path import DualPathBlock
-from surgicalmamba.peers.sr_mamba import ScanBlock, SRMamba, SRMambaConfig, SRMambaForward
+from surgicalmamba.peers.sr_mamba import PREFIXES_AT_ONCE, ScanBlock, SRMamba, SRMambaConfig, SRMambaForward, reverse
 
 PATH = PathConfig(rotation=None, d_state=4, d_head=4)
 SMALL = SRMambaConfig(d_feature=5, n_phases=3, d_model=8, n_blocks=2, path=PATH)
@@ -19,9 +19,9 @@ def test_both_forms_keep_the_contract(network):
 
 def test_an_answer_is_the_last_one_of_a_pass_in_both_directions_over_the_prefix():
     model = varied(SRMamba(SMALL))
-    features = frames(model, 2, 7)
+    features = frames(model, 2, PREFIXES_AT_ONCE + 2)
     logits = model.forward_features(features).logits
-    for t in range(7):
+    for t in range(PREFIXES_AT_ONCE + 2):
         x = model.stack.embed(features[:, : t + 1])
         for block in model.stack.blocks:
             u = block.norm(x)
@@ -48,12 +48,19 @@ def test_with_a_single_block_the_past_says_nothing_through_the_backward_scan():
     model = varied(SRMamba(SMALL.with_(n_blocks=1)))
     block = model.stack.blocks[0]
     heard = []
-    block.backward_path.register_forward_hook(lambda _module, _inputs, output: heard.append(output.y[:, 0]))  # flipped: the newest first
+    block.backward_path.register_forward_hook(lambda _module, _inputs, output: heard.append(output.y[:, 0]))  # reversed: the newest first
     features = frames(model, 2, 6)
     features[1, -1] = features[0, -1]  # two procedures with different pasts and one present
     model.forward_features(features)
-    torch.testing.assert_close(heard[-1][0], heard[-1][1], atol=1e-6, rtol=1e-6)
-    assert (heard[-2][0] - heard[-2][1]).abs().max() > 1e-3  # one frame earlier the presents differed
+    one, other = heard[0].unflatten(0, (2, 6))  # six prefixes each
+    torch.testing.assert_close(one[-1], other[-1], atol=1e-6, rtol=1e-6)
+    assert (one[-2] - other[-2]).abs().max() > 1e-3  # one frame earlier the presents differed
+
+
+def test_a_lane_is_reversed_within_its_own_frames():
+    x = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    assert reverse(x, torch.tensor([3, 1])).tolist() == [[3, 2, 1, 4], [5, 6, 7, 8]]
+    assert reverse(x, None).tolist() == [[4, 3, 2, 1], [8, 7, 6, 5]]
 
 
 def test_frames_are_kept_in_mind_without_a_scan():

@@ -27,6 +27,9 @@ from surgicalmamba.model.path import SSMPath
 from surgicalmamba.model.recognizer import Output, Recognizer
 from surgicalmamba.peers.caches import append
 
+PREFIXES_AT_ONCE = 8
+"""Prefixes of one call scanned together: a live frame has one, a stored video many. Changes no value."""
+
 
 class SRMambaConfig(RecognizerConfig):
     """Settings of SR-Mamba and of its forward-only control."""
@@ -45,6 +48,16 @@ class SRMambaConfig(RecognizerConfig):
         return self
 
 
+def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """x (b, l, ...) with the first `lengths` (b,) of every lane, or all, in reverse order; the rest stays where it is."""
+    if lengths is None:
+        return x.flip(1)
+    at = torch.arange(x.shape[1], device=x.device)
+    last = lengths[:, None] - 1
+    order = torch.where(at <= last, last - at, at)
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], order]
+
+
 class ScanBlock(nn.Module):
     """x + Linear(RMSNorm((forward scan + backward scan) SiLU(gate))), then x + FFN(x), each behind a LayerNorm."""
 
@@ -59,14 +72,16 @@ class ScanBlock(nn.Module):
         self.ffn_norm = nn.LayerNorm(width)
         self.ffn = FeedForward(width, config.ffn_ratio)
 
-    def forward(self, x: Tensor, state: PathState) -> tuple[Tensor, PathState]:
-        """x (b, l, d); the state is the forward scan's. The backward scan starts from nothing at the last frame given."""
+    def forward(self, x: Tensor, state: PathState, lengths: Tensor | None = None) -> tuple[Tensor, PathState]:
+        """x (b, l, d); the state is the forward scan's. lengths (b,): how many frames a lane has before padding; all without it.
+
+        The backward scan starts from nothing at a lane's last frame. Both scans meet the padding last, so it changes no frame."""
         u = self.norm(x)
         ahead = self.forward_path(u, state, ())
         y = ahead.y
         if self.backward_path is not None:
             nothing = self.backward_path.initial_state(x.shape[0], x.dtype, x.device)
-            y = y + self.backward_path(u.flip(1), nothing, ()).y.flip(1)
+            y = y + reverse(self.backward_path(reverse(u, lengths), nothing, ()).y, lengths)
         x = x + self.out_proj(self.out_norm(y * F.silu(ahead.gate)).to(x.dtype))
         return x + self.ffn(self.ffn_norm(x)), ahead.state
 
@@ -86,11 +101,13 @@ class ScanStack(nn.Module):
         blocks = (block for block in self.blocks if isinstance(block, ScanBlock))
         return tuple(block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in blocks)
 
-    def forward(self, features: Tensor, state: tuple[PathState, ...]) -> tuple[Tensor, tuple[PathState, ...]]:
+    def forward(
+        self, features: Tensor, state: tuple[PathState, ...], lengths: Tensor | None = None
+    ) -> tuple[Tensor, tuple[PathState, ...]]:
         """features (b, l, d_feature) -> logits (b, l, k) and the forward scans' states."""
         x, after = self.embed(features), []
         for block, before in zip(self.blocks, state, strict=True):
-            x, path_state = block(x, before)
+            x, path_state = block(x, before, lengths)
             after.append(path_state)
         return self.classifier(self.norm(x)), tuple(after)
 
@@ -139,13 +156,20 @@ class SRMamba(Recognizer[PrefixState]):
             logits |= dict(zip(lanes, answers, strict=True))
         return Output(torch.stack([logits[lane] for lane in range(len(state.frame_index))]), None, after)
 
-    def _scan(self, known: Tensor) -> Tensor:
+    def _scan(self, known: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Logits (b, t, k) of a pass in both directions over known (b, t, d)."""
-        return self.stack(known, self.stack.initial_state(full(known)))[0]
+        return self.stack(known, self.stack.initial_state(full(known)), lengths)[0]
 
     def _rescan(self, known: Tensor, seen: int) -> Tensor:
-        """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k)."""
-        return torch.cat([self._scan(known[:, :stop])[:, -1:] for stop in range(seen + 1, known.shape[1] + 1)], dim=1)
+        """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k). Several prefixes share a pass."""
+        answers = []
+        for start in range(seen + 1, known.shape[1] + 1, PREFIXES_AT_ONCE):
+            stops = torch.arange(start, min(start + PREFIXES_AT_ONCE, known.shape[1] + 1), device=known.device)
+            lengths = stops.repeat(len(known))
+            prefixes = known[:, : int(stops[-1])].repeat_interleave(len(stops), 0)
+            logits = self._scan(prefixes, lengths)[torch.arange(len(lengths), device=known.device), lengths - 1]
+            answers.append(logits.unflatten(0, (len(known), len(stops))))
+        return torch.cat(answers, dim=1)
 
 
 @dataclass(frozen=True)
