@@ -183,6 +183,20 @@ class GrowsInSecret(Grows):
     memory = "O(W)"
 
 
+class FillsUp(Grows):
+    """Keeps the last frames, at most fifty; sound as O(W), whose memory may be allocated as it is needed."""
+
+    memory = "O(W)"
+
+    def temporal(self, features, state):
+        output = super().temporal(features, state)
+        return replace(output, state=output.state.with_length(min(output.state.frame_index[0], 50)))
+
+
+class FillsUpInSecret(FillsUp):
+    memory = "O(1)"
+
+
 class Stays(Sound):
     memory = "O(T)"
 
@@ -212,7 +226,8 @@ def test_a_sound_network_of_a_users_own_passes_every_check(network):
         (Deaf, "shapes and initial state", "the logits do not depend on the features"),
         (HidesMemory, "snapshot is exact", "a session restored after 30 frames gives another estimate at frame 30"),
         (RemembersLess, "remembering equals answering", "remember leaves another total"),
-        (GrowsInSecret, "memory is of the declared class", "declares O.W. but its state grows"),
+        (GrowsInSecret, "memory is of the declared class", "declares O.W. but its state still grows after 100 frames"),
+        (FillsUpInSecret, "memory is of the declared class", "declares O.1. but its state grows: .*; a window that fills up is O.W."),
         (Stays, "memory is of the declared class", "declares O.T. but its state stays the same"),
     ],
 )
@@ -220,6 +235,10 @@ def test_a_broken_network_fails_the_check_that_is_meant_for_it_with_one_readable
     (finding,) = (f for f in conformance(toy(network), n_frames=20, sizes=(10, 100, 1_000)) if f.check == check)
     assert not finding.ok and "\n" not in finding.text()
     assert re.search(said, finding.found), finding.text()
+
+
+def test_a_window_that_fills_up_is_of_the_class_of_its_window():
+    assert memory_class(toy(FillsUp), (10, 100, 1_000)).startswith("O(W): 160 bytes at 10, 800 bytes at 100, 800 bytes at 1,000")
 
 
 def test_a_network_that_raises_is_a_finding_and_not_a_crash():
