@@ -15,6 +15,7 @@ from surgicalmamba.studies.ablation import AblationPlan
 from surgicalmamba.studies.peers import peer_systems, run_peers, study_settings
 from surgicalmamba.studies.peers_report import draw_tradeoff, summary, write_peers
 from surgicalmamba.studies.step_cost import StepCost, lengthened, step_costs
+from surgicalmamba.train.config import TrainConfig
 
 
 def test_every_network_gets_the_same_recipe_and_clips_but_for_its_name_and_widths(recipe):
@@ -61,6 +62,12 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     assert marks == {(results["step_costs"][name][2]["frame_ms"], strict[name]) for name in strict}
     assert (tmp_path / "tradeoff.svg").is_file() and "images/peers-toy-split-usual-tradeoff.png" in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000 and len(summary(study, study.scores.rows).splitlines()) == 3
+
+
+def test_a_network_that_rescans_its_past_is_validated_once():
+    recipe = TrainConfig(preset="tiny", epochs=7)
+    looks = {system.name: system.config.validate_every for system in peer_systems(recipe, ["lstm", "sr-mamba", "sr-mamba-forward"])}
+    assert looks == {"lstm": 1, "sr-mamba": 7, "sr-mamba-forward": 1}
 
 
 @pytest.mark.parametrize("name", ["opera", "tecno", "dacat", "sr-mamba"])

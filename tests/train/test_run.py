@@ -165,6 +165,19 @@ def test_a_split_without_validation_videos_trains_and_its_last_epoch_is_the_mode
         assert torch.equal(weights(tmp_path / "run", "best")[name], value)
 
 
+def test_validation_comes_every_so_many_epochs_and_after_the_last(settings, tmp_path, single_thread):
+    train(settings(run=str(tmp_path / "every"), epochs=5))
+    result = train(settings(run=str(tmp_path / "some"), epochs=5, validate_every=3))
+    every, some = (epochs_of(tmp_path / name / "log.jsonl") for name in ("every", "some"))
+    assert list(every) == [0, 1, 2, 3, 4] and some == {epoch: every[epoch] for epoch in (2, 4)}  # the looks change nothing
+    assert result.best_epoch in some and result.best["jaccard"] == max(scores["jaccard"] for scores in some.values())
+
+
+def epochs_of(log):
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    return {entry["step"]: {name: entry[name] for name in ("accuracy", "jaccard")} for entry in entries if entry["kind"] == "epoch"}
+
+
 CHOICES = {
     "bf16": {"precision": "bf16"},
     "class weights": {"loss": {"class_weights": "inverse-sqrt"}},

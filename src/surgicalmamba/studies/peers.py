@@ -17,6 +17,8 @@ from surgicalmamba.train.run import fit_model
 
 RATES = (1e-3, 4e-3, 1.6e-2)
 """Learning rates tried for every network."""
+RESCANS = frozenset({"sr-mamba"})
+"""Networks that scan the whole past anew for every frame. A validation takes them hours, so they have one, after the last epoch."""
 PUBLISHED_WIDTH = 768
 """Width of the features at which published sizes are measured: ConvNeXt-Tiny's and ViT-B's."""
 
@@ -55,7 +57,12 @@ def peer_systems(recipe: TrainConfig, names: Sequence[str] = ()) -> list[System]
     ordered = [DEFAULT, *(name for name in wanted if name != DEFAULT)] if DEFAULT in wanted else wanted
     if len(ordered) < 2:
         raise ConfigError("a comparison takes at least two networks; name more with --peers.")
-    return [System(name, recipe.with_(recognizer={"name": name, "settings": study_settings(name, recipe)})) for name in ordered]
+    return [System(name, _recipe_for(name, recipe)) for name in ordered]
+
+
+def _recipe_for(name: str, recipe: TrainConfig) -> TrainConfig:
+    network = recipe.with_(recognizer={"name": name, "settings": study_settings(name, recipe)})
+    return network.with_(validate_every=recipe.epochs) if name in RESCANS else network
 
 
 def study_settings(name: str, recipe: TrainConfig) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
 def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: torch.device, world: World, watcher: Watcher) -> Result:
     state = load_state(run)
     trainer = build_trainer(config if state is None else share_lanes(config, state, world), dataset, device, world)
-    history: list[dict[str, float]] = []
+    history: list[dict[str, float]] = []  # scores by epoch, empty for one without validation
     log_bytes = 0
     if state is not None:
         trainer.restore(state)
@@ -239,7 +239,10 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             except NonFiniteError as error:
                 kept = complete_states(run)
                 raise NonFiniteError(f"{error} The last good state is {kept[-1] if kept else 'the start'}.") from None
-            if videos := _role(config, dataset, "val"):
+            due = trainer.epoch % config.validate_every == 0 or trainer.epoch == config.epochs
+            if not due:
+                history.append({})
+            elif videos := _role(config, dataset, "val"):
                 with trainer.whole_model(averaged=True) as model:
                     if world.is_first:
                         scores = _validate(config, dataset, model, videos, run, history, epoch)
@@ -249,10 +252,10 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
                         watcher.epoch(epoch, f"{config.protocol}: " + "  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
                     world.wait()
             save()
-        _save_models(config, dataset, trainer, run, chosen=bool(history))
-    if not history:
+        _save_models(config, dataset, trainer, run, chosen=any(history))
+    if not any(history):
         return Result(run, -1, {}, config.protocol, last["loss"])
-    best = max(range(len(history)), key=lambda i: history[i]["jaccard"])
+    best = max((epoch for epoch, scores in enumerate(history) if scores), key=lambda epoch: history[epoch]["jaccard"])
     return Result(run, best, history[best], config.protocol, last["loss"])
 
 
@@ -288,7 +291,7 @@ def _validate(
     device = next(model.parameters()).device
     predictions = {video.id: predict_video(model, video, device) for video in videos}
     scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
-    if scores["jaccard"] > max((past["jaccard"] for past in history), default=-1.0):
+    if scores["jaccard"] > max((past["jaccard"] for past in history if past), default=-1.0):
         model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
         vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
         for name, prediction in predictions.items():
