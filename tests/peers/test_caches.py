@@ -1,12 +1,18 @@
 """A cache of lanes that began at different times, against plain lists."""
 
+from itertools import pairwise
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surgicalmamba.peers.caches import append, visible_in_cache
+from surgicalmamba.model.registry import build
+from surgicalmamba.peers.caches import append, join, visible_in_cache
 
 lanes_and_call = st.tuples(st.lists(st.integers(0, 6), min_size=1, max_size=3), st.integers(1, 5), st.one_of(st.none(), st.integers(1, 6)))
+
+calls_on_any_cache = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), min_size=1, max_size=25)
 
 
 def frames_of(lane, start, stop):
@@ -47,3 +53,52 @@ def test_gradients_flow_through_lanes_of_different_length():
     x = torch.ones(2, 2, 1, requires_grad=True)
     append(torch.ones(2, 3, 1), x, [3, 1]).sum().backward()
     assert x.grad.flatten().tolist() == [1.0, 1.0, 1.0, 1.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), min_size=1, max_size=25),
+    st.one_of(st.none(), st.integers(1, 9)),
+    st.booleans(),
+)
+def test_a_cache_that_grows_in_place_leaves_every_earlier_one_as_it_was(calls, limit, in_inference_mode):
+    """Any of the caches so far may be gone on with, several times: each is what plain lists say, also after all calls."""
+    with torch.inference_mode(in_inference_mode), torch.no_grad():
+        histories, caches = [[]], [torch.zeros(1, 0, 1)]
+        for number, (which, length) in enumerate(calls):
+            parent = which % len(caches)
+            new = [100 * (number + 1) + i for i in range(length)]
+            x = torch.tensor(new, dtype=torch.float32).reshape(1, length, 1)
+            line, cache = join(caches[parent], x, [len(histories[parent])], limit)
+            kept = histories[parent][-limit:] if limit else histories[parent]
+            assert line.flatten().tolist() == kept + new
+            histories.append(histories[parent] + new)
+            caches.append(cache)
+        for history, cache in zip(histories, caches, strict=True):
+            assert cache.flatten().tolist() == (history[-limit:] if limit else history)
+
+
+def test_a_state_of_inference_mode_is_gone_on_with_outside_of_it():
+    with torch.inference_mode():
+        inside = append(torch.zeros(1, 0, 1), torch.ones(1, 1, 1), [0])
+    with torch.no_grad():
+        assert append(inside, torch.full((1, 1, 1), 2.0), [1]).flatten().tolist() == [1.0, 2.0]
+    assert append(inside, torch.full((1, 1, 1), 3.0), [1]).flatten().tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("name", ["opera", "lovit", "dacat", "sr-mamba"])
+def test_a_live_memory_is_copied_now_and_then_and_not_for_every_frame(name):
+    small = {
+        "opera": {"d_model": 8, "n_layers": 2},
+        "lovit": {"d_model": 8, "d_hidden": 8, "n_heads": 2},
+        "dacat": {"d_hidden": 8, "cache_len": 40},
+    }
+    prefix = {"d_model": 8, "n_blocks": 1, "path": {"rotation": None, "d_state": 4, "d_head": 8}}
+    model = build(name, 4, 3, **small.get(name, prefix)).eval()
+    state, buffers = model.initial_state(1), []
+    with torch.inference_mode():
+        for frame in torch.randn(1, 120, 4).split(1, dim=1):
+            state = model.forward_features(frame, state).state
+            buffers.append(state.cache.untyped_storage().data_ptr())
+    moves = sum(a != b for a, b in pairwise(buffers))
+    assert moves <= 20  # half as much room again at every move

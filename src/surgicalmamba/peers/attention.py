@@ -3,12 +3,16 @@
 Which of the past a frame may see is the caller's choice (peers/windows.py): the last frames, or all of them. Each frame is projected
 once, when it comes; that is what makes one pass over a clip and a step per frame the same function."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from pydantic import model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.core.precision import full
+from surgicalmamba.peers.caches import append, with_room
 
 
 class AttentionConfig(RecognizerConfig):
@@ -35,9 +39,15 @@ class CachedAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, source: Tensor, past: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """visible (b, l, t + l). Returns the answer (b, l, d) and the keys and values of `source` (b, l, 2 d) to remember."""
+        """visible (b, l, t + l). Returns the answer (b, l, d) and the keys and values of `source` (b, l, 2 d) to remember. A past of t + l
+        frames has room for these: they are written there."""
         new = self.key_value(source)
-        key, value = self._heads(torch.cat([past.to(new.dtype), new], dim=1)).chunk(2, dim=-1)
+        if past.shape[1] == visible.shape[2]:
+            past[:, -new.shape[1] :] = new
+            line = past.to(new.dtype)
+        else:
+            line = torch.cat([past.to(new.dtype), new], dim=1)
+        key, value = self._heads(line).chunk(2, dim=-1)
         y = F.scaled_dot_product_attention(self._heads(self.query(x)), key, value, visible[:, None])
         return self.out(y.transpose(1, 2).flatten(2)), new
 
@@ -81,3 +91,13 @@ class TransformerLayer(nn.Module):
             x = self.cross_norm(x + self.dropout(y))
             new = torch.cat([new, new_source], dim=-1)
         return self.last_norm(x + self.dropout(self.feed_forward(x))), new
+
+
+def attend_to_all(layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], visible: Tensor) -> tuple[Tensor, Tensor]:
+    """x (b, l, d) through layers that see all frames so far, and the cache (b, t, n_layers, memory_width) with these frames added."""
+    roomy = with_room(cache, x.shape[1], frame_index)
+    learned = []
+    for layer, past in zip(layers, (cache if roomy is None else roomy).unbind(2), strict=True):
+        x, new = layer(x, x, past, visible)
+        learned.append(full(new))
+    return x, append(cache, torch.stack(learned, dim=2), frame_index) if roomy is None else roomy

@@ -3,25 +3,92 @@
 A cache (b, t, ...) holds a lane from its first frame on, and zeros where a shorter lane has ended. With a limit it holds the newest
 `limit` frames of each lane."""
 
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+_PLACE = "surgicalmamba_place"
+"""Attribute of a cache that lies in a room: where. It is lost with any change, and the next call then copies."""
+
+
+class _Room:
+    """A buffer (b, capacity, ...) in which a cache grows without being copied for every frame.
+
+    A state sees its own stretch of it. Only the one that ends where the used part ends may go on in it; another, such as a state that
+    was gone on with before, is copied. So no state ever sees a change."""
+
+    def __init__(self, buffer: Tensor, used: int) -> None:
+        self.buffer, self.used, self.lock = buffer, used, threading.Lock()
+
+    def claim(self, stop: int, length: int) -> bool:
+        """Are the `length` places from `stop` on free? They are the caller's from now on."""
+        if self.buffer.is_inference() and not torch.is_inference_mode_enabled():
+            return False
+        with self.lock:
+            free = stop == self.used and stop + length <= self.buffer.shape[1]
+            self.used += length if free else 0
+            return free
+
+    def stretch(self, start: int, stop: int) -> Tensor:
+        view = self.buffer[:, start:stop]
+        setattr(view, _PLACE, _Place(self, stop))
+        return view
+
+
+@dataclass(frozen=True)
+class _Place:
+    room: _Room
+    stop: int
+
+
+def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor | None:
+    """The cache with `length` places behind it to write to: (b, t + l, ...). None where gradients are kept, which forbid writing, and
+    where lanes end at different places."""
+    cached = cache.shape[1]
+    if torch.is_grad_enabled() or any(seen != cached for seen in frame_index):
+        return None
+    place: _Place | None = getattr(cache, _PLACE, None)
+    if place is None or not place.room.claim(place.stop, length):
+        needed = cached + length
+        buffer = cache.new_empty(cache.shape[0], needed + needed // 2, *cache.shape[2:])
+        buffer[:, :cached] = cache
+        place = _Place(_Room(buffer, needed), cached)
+    return place.room.stretch(place.stop - cached, place.stop + length)
+
 
 def append(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> Tensor:
     """The cache with the frames x (b, l, ...) behind each lane's own. frame_index counts the frames before the call."""
+    return join(cache, x, frame_index, limit)[1]
+
+
+def join(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> tuple[Tensor, Tensor]:
+    """Cache and call in one line (b, t + l, ...), as `visible_in_cache` numbers them; and the cache after the call, as of `append`."""
     cached, length = cache.shape[1], x.shape[1]
-    line = torch.cat([cache, x.to(cache.dtype)], dim=1)
     kept = _kept(frame_index, limit)
-    if all(count == cached for count in kept) and (limit is None or cached + length <= limit):
-        return line
+    line = with_room(cache, length, kept)
+    if line is None:
+        line = torch.cat([cache, x.to(cache.dtype)], dim=1)
+    else:
+        line[:, cached:] = x
+    if all(count == cached for count in kept):
+        return line, _newest(line, limit)
     total = torch.tensor(kept, device=x.device)[:, None] + length
     dropped = torch.zeros_like(total) if limit is None else (total - limit).clamp(min=0)
     wanted = dropped + torch.arange(int((total - dropped).max()), device=x.device)  # (b, t'): place in the lane, 0 the oldest it had
     source = torch.where(wanted < total - length, wanted, wanted - (total - length) + cached)
     chosen = line[torch.arange(len(kept), device=x.device)[:, None], source.clamp(max=cached + length - 1)]
-    return chosen * (wanted < total).reshape(*wanted.shape, *(1,) * (cache.dim() - 2))
+    return line, chosen * (wanted < total).reshape(*wanted.shape, *(1,) * (cache.dim() - 2))
+
+
+def _newest(line: Tensor, limit: int | None) -> Tensor:
+    """The last `limit` places, still in their room."""
+    if limit is None or line.shape[1] <= limit:
+        return line
+    place: _Place | None = getattr(line, _PLACE, None)
+    return line[:, -limit:] if place is None else place.room.stretch(place.stop - limit, place.stop)
 
 
 def visible_in_cache(frame_index: Sequence[int], length: int, cached: int, limit: int | None = None) -> Tensor:

@@ -25,7 +25,7 @@ from surgicalmamba.core.chunks import chunk_segments
 from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.caches import append, visible_in_cache
+from surgicalmamba.peers.caches import join, visible_in_cache
 from surgicalmamba.peers.recurrent import LSTMLayers, LSTMMemory
 
 
@@ -77,13 +77,13 @@ class DACAT(Recognizer[DACATState]):
 
     def temporal(self, features: Tensor, state: DACATState) -> Output[DACATState]:
         length, limit = features.shape[1], self.config.cache_len
-        line = torch.cat([state.cache.to(features.dtype), features], dim=1)
+        line, cache = join(state.cache, full(features), state.frame_index, limit)
+        line = line.to(features.dtype)
         visible = visible_in_cache(state.frame_index, length, state.length, limit).to(features.device)
         clip = chosen_clip(features, line, visible) if not self.lookahead else self._shared_clip(features, line, visible, state)
         frame, frame_state = self.frame_lstm(features, state.frame)
         attended, clip_state = self.clip_lstm(self._attend(features, line, clip), state.clip)
         logits = (self.frame_classifier(frame) + self.clip_classifier(attended)) / 2
-        cache = append(state.cache, full(features), state.frame_index, limit)
         return Output(logits, None, replace(state, cache=cache, frame=frame_state, clip=clip_state).advance(length))
 
     def _attend(self, features: Tensor, line: Tensor, clip: Tensor) -> Tensor:

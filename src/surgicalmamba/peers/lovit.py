@@ -19,11 +19,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive
-from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer
-from surgicalmamba.peers.caches import append, visible_in_cache
+from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all
+from surgicalmamba.peers.caches import visible_in_cache
 from surgicalmamba.peers.local_transformer import LocalState, LocalTransformer
 
 
@@ -81,12 +80,8 @@ class LoViT(Recognizer[LoViTState]):
         near, small = self.small(x, x, state.small, state.frame_index)
         local, large = self.large(x, near, state.large, state.frame_index)
         visible = visible_in_cache(state.frame_index, length, state.length).to(features.device)
-        learned = []
-        for layer, past in zip(self.global_layers, state.cache.unbind(2), strict=True):
-            x, new = layer(x, x, past, visible)
-            learned.append(full(new))
+        x, cache = attend_to_all(self.global_layers, x, state.cache, state.frame_index, visible)
         joined = self.fusion(torch.cat([local, x], dim=-1))
-        cache = append(state.cache, torch.stack(learned, dim=2), state.frame_index)
         auxiliary = {"transition_map": self.transition(joined)[..., 0]} if self.training else {}
         return Output(self.classifier(joined), None, replace(state, small=small, large=large, cache=cache).advance(length), auxiliary)
 

