@@ -95,7 +95,7 @@ def draw_costs(study: Peers) -> Figure:
     right.set_ylabel("memory of one operation, MB")
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=8, frameon=False)
-    what = f"published sizes, features of width {PUBLISHED_WIDTH}" if study.published else f"as trained on {study.scores.dataset.name}"
+    what = f"published sizes, features of width {PUBLISHED_WIDTH}" if study.published else "sizes as trained here"
     figure.suptitle(f"Cost of a live frame ({what}); solid O(1), dashed O(W), dotted O(T)", fontsize=10)
     return figure
 
