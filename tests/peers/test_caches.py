@@ -1,5 +1,7 @@
 """A cache of lanes that began at different times, against plain lists."""
 
+import copy
+import pickle
 from itertools import pairwise
 
 import pytest
@@ -84,6 +86,15 @@ def test_a_state_of_inference_mode_is_gone_on_with_outside_of_it():
     with torch.no_grad():
         assert append(inside, torch.full((1, 1, 1), 2.0), [1]).flatten().tolist() == [1.0, 2.0]
     assert append(inside, torch.full((1, 1, 1), 3.0), [1]).flatten().tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))], ids=["deepcopy", "pickle"])
+def test_a_copied_cache_goes_on_by_itself(copied):
+    with torch.no_grad():
+        cache = append(torch.zeros(1, 0, 1), torch.ones(1, 2, 1), [0])
+        other = copied(cache)
+        assert append(cache, torch.full((1, 1, 1), 2.0), [2]).flatten().tolist() == [1.0, 1.0, 2.0]
+        assert append(other, torch.full((1, 1, 1), 3.0), [2]).flatten().tolist() == [1.0, 1.0, 3.0]
 
 
 @pytest.mark.parametrize("name", ["opera", "lovit", "dacat", "sr-mamba"])

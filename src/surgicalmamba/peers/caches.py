@@ -43,6 +43,10 @@ class _Place:
     room: _Room
     stop: int
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copied or pickled cache lies in no room; its own copy is made by the next call."""
+        return type(None), ()
+
 
 def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor | None:
     """The cache with `length` places behind it to write to: (b, t + l, ...). None where gradients are kept, which forbid writing, and
