@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.peers.attention import TransformerLayer
+from surgicalmamba.peers.attention import TransformerLayer, mask_of
 from surgicalmamba.peers.opera import OperAConfig
 from surgicalmamba.peers.trans_svnet import NarrowLayer
 from surgicalmamba.peers.windows import join, visible_in_line
@@ -55,8 +55,8 @@ def test_a_layer_over_a_sliding_window_is_torchs_layer_with_a_banded_mask(crosse
     answers, start = [], 0
     for size in (1, 3, 5):  # the tail of each call is the next one's past
         stop = start + size
-        visible = visible_in_line([start, start], size, window)
-        y, new = layer(x[:, start:stop], source[:, start:stop], tail, visible)
+        mask_here = mask_of(visible_in_line([start, start], size, window), x)
+        y, new = layer(x[:, start:stop], source[:, start:stop], tail, mask_here)
         tail, start = join(tail, new)[1], stop
         answers.append(y)
     torch.testing.assert_close(torch.cat(answers, dim=1), expected, atol=1e-5, rtol=1e-5)
@@ -68,7 +68,7 @@ def test_weights_say_how_much_each_frame_attends_to_which():
     x = torch.randn(1, LENGTH, WIDTH)
     visible = visible_in_line([0], LENGTH, 1 + LENGTH)  # a tail as long as the call, of which nothing was seen
     past = torch.zeros(1, LENGTH, layer.memory_width)
-    weights = layer.attention.weights(x, x, past, visible)
+    weights = layer.attention.weights(x, x, past, mask_of(visible, x))
     theirs = torch_layer(layer).self_attn
     _, expected = theirs(x, x, x, attn_mask=banned(LENGTH + 1))
     torch.testing.assert_close(weights[:, :, LENGTH:], expected, atol=1e-6, rtol=1e-5)

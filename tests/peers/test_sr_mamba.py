@@ -66,11 +66,12 @@ def test_a_lane_is_reversed_within_its_own_frames():
 def test_frames_are_kept_in_mind_without_a_scan():
     model = varied(SRMamba(SMALL))
     scans = []
-    model.stack.register_forward_hook(lambda *_: scans.append(1))
+    model.stack.blocks[0].forward_path.register_forward_hook(lambda *_: scans.append(1))
     features = frames(model, 2, 6)
     state = model.remember(features[:, :5], model.initial_state(2))
     assert not scans and state.frame_index == (5, 5)
     torch.testing.assert_close(model.forward_features(features[:, 5:], state).logits, model.forward_features(features).logits[:, 5:])
+    assert scans
 
 
 def test_the_forward_block_is_the_single_path_block_of_the_control():

@@ -173,6 +173,13 @@ def test_validation_comes_every_so_many_epochs_and_after_the_last(settings, tmp_
     assert result.best_epoch in some and result.best["jaccard"] == max(scores["jaccard"] for scores in some.values())
 
 
+def test_without_validation_the_last_epoch_is_the_model_though_the_split_has_validation_videos(settings, tmp_path, single_thread):
+    result = train(settings(epochs=2, validate_every=None, optim={"average_decay": 0.0}))
+    assert result.best == {} and epochs_of(tmp_path / "run" / "log.jsonl") == {}
+    for name, value in weights(tmp_path / "run", "last").items():
+        assert torch.equal(weights(tmp_path / "run", "best")[name], value)
+
+
 def epochs_of(log):
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     return {entry["step"]: {name: entry[name] for name in ("accuracy", "jaccard")} for entry in entries if entry["kind"] == "epoch"}

@@ -28,6 +28,11 @@ class AttentionConfig(RecognizerConfig):
         return self
 
 
+def mask_of(visible: Tensor, like: Tensor) -> Tensor:
+    """What is added to scores: 0 where a frame may look, -inf where not; made once for all layers. In the precision of `like`."""
+    return torch.zeros_like(visible, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
+
+
 class CachedAttention(nn.Module):
     """Multi-head attention from frames (b, l, d) to frames of the past (b, t, 2 d: each head's key and value) and of this call."""
 
@@ -38,25 +43,25 @@ class CachedAttention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, source: Tensor, past: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """visible (b, l, t + l). Returns the answer (b, l, d) and the keys and values of `source` (b, l, 2 d) to remember. A past of t + l
+    def forward(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """mask (b, l, t + l), of `mask_of`. Returns the answer (b, l, d) and the keys and values of `source` (b, l, 2 d) to remember. A past of t + l
         frames has room for these: they are written there."""
         new = self.key_value(source)
-        if past.shape[1] == visible.shape[2]:
+        if past.shape[1] == mask.shape[2]:
             past[:, -new.shape[1] :] = new
             line = past.to(new.dtype)
         else:
             line = torch.cat([past.to(new.dtype), new], dim=1)
         key, value = self._heads(line).chunk(2, dim=-1)
-        y = F.scaled_dot_product_attention(self._heads(self.query(x)), key, value, visible[:, None])
+        y = F.scaled_dot_product_attention(self._heads(self.query(x)), key, value, mask[:, None])
         return self.out(y.transpose(1, 2).flatten(2)), new
 
-    def weights(self, x: Tensor, source: Tensor, past: Tensor, visible: Tensor) -> Tensor:
+    def weights(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> Tensor:
         """How much each frame attends to which, mean over heads: (b, l, t + l)."""
         new = self.key_value(source)
         key, _ = self._heads(torch.cat([past.to(new.dtype), new], dim=1)).chunk(2, dim=-1)
         scores = self._heads(self.query(x)) @ key.transpose(-1, -2) / key.shape[-1] ** 0.5
-        return scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1).mean(1)
+        return (scores + mask[:, None]).softmax(-1).mean(1)
 
     def _heads(self, packed: Tensor) -> Tensor:
         """(b, t, h c) -> (b, h, t, c)."""
@@ -79,25 +84,25 @@ class TransformerLayer(nn.Module):
         self.last_norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, source: Tensor, past: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """x and source (b, l, d), past (b, t, memory_width), visible (b, l, t + l) -> x (b, l, d) and what to remember of these frames.
+    def forward(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """x and source (b, l, d), past (b, t, memory_width), mask (b, l, t + l) -> x (b, l, d) and what to remember of these frames.
 
         A layer that does not cross takes no notice of `source`."""
         own, other = past.split([2 * x.shape[-1], past.shape[-1] - 2 * x.shape[-1]], dim=-1)
-        y, new = self.attention(x, x, own, visible)
+        y, new = self.attention(x, x, own, mask)
         x = self.norm(x + self.dropout(y))
         if self.cross is not None:
-            y, new_source = self.cross(x, source, other, visible)
+            y, new_source = self.cross(x, source, other, mask)
             x = self.cross_norm(x + self.dropout(y))
             new = torch.cat([new, new_source], dim=-1)
         return self.last_norm(x + self.dropout(self.feed_forward(x))), new
 
 
-def attend_to_all(layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], visible: Tensor) -> tuple[Tensor, Tensor]:
+def attend_to_all(layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], mask: Tensor) -> tuple[Tensor, Tensor]:
     """x (b, l, d) through layers that see all frames so far, and the cache (b, t, n_layers, memory_width) with these frames added."""
     roomy = with_room(cache, x.shape[1], frame_index)
     learned = []
     for layer, past in zip(layers, (cache if roomy is None else roomy).unbind(2), strict=True):
-        x, new = layer(x, x, past, visible)
+        x, new = layer(x, x, past, mask)
         learned.append(full(new))
     return x, append(cache, torch.stack(learned, dim=2), frame_index) if roomy is None else roomy

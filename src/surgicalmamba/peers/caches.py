@@ -52,7 +52,7 @@ def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor 
     """The cache with `length` places behind it to write to: (b, t + l, ...). None where gradients are kept, which forbid writing, and
     where lanes end at different places."""
     cached = cache.shape[1]
-    if torch.is_grad_enabled() or any(seen != cached for seen in frame_index):
+    if torch.is_grad_enabled() or not _even(cache, frame_index):
         return None
     place: _Place | None = getattr(cache, _PLACE, None)
     if place is None or not place.room.claim(place.stop, length):
@@ -65,7 +65,8 @@ def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor 
 
 def append(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> Tensor:
     """The cache with the frames x (b, l, ...) behind each lane's own. frame_index counts the frames before the call."""
-    return join(cache, x, frame_index, limit)[1]
+    kept = _kept(frame_index, limit)
+    return join(cache, x, frame_index, limit)[1] if _even(cache, kept) else _lane_by_lane(cache, x, kept, limit)
 
 
 def join(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> tuple[Tensor, Tensor]:
@@ -77,14 +78,25 @@ def join(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None
         line = torch.cat([cache, x.to(cache.dtype)], dim=1)
     else:
         line[:, cached:] = x
-    if all(count == cached for count in kept):
-        return line, _newest(line, limit)
-    total = torch.tensor(kept, device=x.device)[:, None] + length
-    dropped = torch.zeros_like(total) if limit is None else (total - limit).clamp(min=0)
-    wanted = dropped + torch.arange(int((total - dropped).max()), device=x.device)  # (b, t'): place in the lane, 0 the oldest it had
-    source = torch.where(wanted < total - length, wanted, wanted - (total - length) + cached)
-    chosen = line[torch.arange(len(kept), device=x.device)[:, None], source.clamp(max=cached + length - 1)]
-    return line, chosen * (wanted < total).reshape(*wanted.shape, *(1,) * (cache.dim() - 2))
+    return line, _newest(line, limit) if _even(cache, kept) else _lane_by_lane(cache, x, kept, limit)
+
+
+def _even(cache: Tensor, kept: Sequence[int]) -> bool:
+    """Does every lane fill the cache?"""
+    return all(count == cache.shape[1] for count in kept)
+
+
+def _lane_by_lane(cache: Tensor, x: Tensor, kept: Sequence[int], limit: int | None) -> Tensor:
+    """The cache after the call for lanes that end at different places: of each what stays, what is new, and zeros, all by one copy."""
+    new = x.to(cache.dtype)
+    totals = [count + x.shape[1] for count in kept]
+    longest = max(totals) if limit is None else min(max(totals), limit)
+    pieces: list[Tensor] = []
+    for lane, (count, total) in enumerate(zip(kept, totals, strict=True)):
+        dropped = max(total - longest, 0)
+        pieces += [cache[lane, min(dropped, count) : count], new[lane, max(dropped - count, 0) :]]
+        pieces.append(cache.new_zeros(longest - (total - dropped), *cache.shape[2:]))
+    return torch.cat(pieces).unflatten(0, (len(kept), longest))
 
 
 def _newest(line: Tensor, limit: int | None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from surgicalmamba.core.precision import full
 from surgicalmamba.core.state import TensorRecord
-from surgicalmamba.peers.attention import TransformerLayer
+from surgicalmamba.peers.attention import TransformerLayer, mask_of
 from surgicalmamba.peers.windows import join, visible_in_line
 
 
@@ -42,12 +42,12 @@ class LocalTransformer(nn.Module):
     def forward(self, source: Tensor, target: Tensor, state: LocalState, frame_index: Sequence[int]) -> tuple[Tensor, LocalState]:
         """source and target (b, l, d) -> (b, l, d) and what to remember."""
         length = source.shape[1]
-        visible = visible_in_line(frame_index, length, self.window, source.device)
+        mask = mask_of(visible_in_line(frame_index, length, self.window, source.device), source)
         after = []
         for layer, memory in zip([*self.encoder, *self.decoder], state, strict=True):
             if layer.cross is None:
-                source, new = layer(source, source, memory.tail, visible)
+                source, new = layer(source, source, memory.tail, mask)
             else:
-                target, new = layer(target, source, memory.tail, visible)
+                target, new = layer(target, source, memory.tail, mask)
             after.append(LayerTail(join(memory.tail, full(new))[1]))
         return target, tuple(after)

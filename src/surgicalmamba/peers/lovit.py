@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all
+from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all, mask_of
 from surgicalmamba.peers.caches import visible_in_cache
 from surgicalmamba.peers.local_transformer import LocalState, LocalTransformer
 
@@ -79,8 +79,8 @@ class LoViT(Recognizer[LoViTState]):
         x = self.embed(features)
         near, small = self.small(x, x, state.small, state.frame_index)
         local, large = self.large(x, near, state.large, state.frame_index)
-        visible = visible_in_cache(state.frame_index, length, state.length).to(features.device)
-        x, cache = attend_to_all(self.global_layers, x, state.cache, state.frame_index, visible)
+        mask = mask_of(visible_in_cache(state.frame_index, length, state.length).to(features.device), x)
+        x, cache = attend_to_all(self.global_layers, x, state.cache, state.frame_index, mask)
         joined = self.fusion(torch.cat([local, x], dim=-1))
         auxiliary = {"transition_map": self.transition(joined)[..., 0]} if self.training else {}
         return Output(self.classifier(joined), None, replace(state, small=small, large=large, cache=cache).advance(length), auxiliary)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all
+from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all, mask_of
 from surgicalmamba.peers.caches import visible_in_cache
 
 
@@ -62,17 +62,17 @@ class OperA(Recognizer[OperAState]):
 
     def temporal(self, features: Tensor, state: OperAState) -> Output[OperAState]:
         length = features.shape[1]
-        visible = visible_in_cache(state.frame_index, length, state.length).to(features.device)
         x = self.embed(features)
-        auxiliary = self._auxiliary(features, x, state, visible) if self.training and self.config.attention_weight else {}
-        x, cache = attend_to_all(self.layers, x, state.cache, state.frame_index, visible)
+        mask = mask_of(visible_in_cache(state.frame_index, length, state.length).to(features.device), x)
+        auxiliary = self._auxiliary(features, x, state, mask) if self.training and self.config.attention_weight else {}
+        x, cache = attend_to_all(self.layers, x, state.cache, state.frame_index, mask)
         return Output(self.classifier(x), None, replace(state, cache=cache).advance(length), auxiliary)
 
-    def _auxiliary(self, features: Tensor, x: Tensor, state: OperAState, visible: Tensor) -> dict[str, Tensor]:
+    def _auxiliary(self, features: Tensor, x: Tensor, state: OperAState, mask: Tensor) -> dict[str, Tensor]:
         """What the regularisation needs: the first layer's attention among the frames of this call, and what features alone say."""
         first = self.layers[0]
         assert isinstance(first, TransformerLayer)
-        weights = first.attention.weights(x, x, state.cache[:, :, 0], visible)
+        weights = first.attention.weights(x, x, state.cache[:, :, 0], mask)
         return {"attention": weights[:, :, state.length :], "frame_logits": self.frame_classifier(features)}
 
     def training_loss(self, output: Output[OperAState], labels: Tensor, target: Tensor) -> Tensor | None:

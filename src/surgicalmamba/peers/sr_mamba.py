@@ -58,6 +58,11 @@ def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
     return x[torch.arange(x.shape[0], device=x.device)[:, None], order]
 
 
+def last_of(x: Tensor, lengths: Tensor) -> Tensor:
+    """The last frame (b, 1, ...) of lanes (b, l, ...) that have `lengths` (b,) frames."""
+    return x[torch.arange(x.shape[0], device=x.device), lengths - 1][:, None]
+
+
 class ScanBlock(nn.Module):
     """x + Linear(RMSNorm((forward scan + backward scan) SiLU(gate))), then x + FFN(x), each behind a LayerNorm."""
 
@@ -78,12 +83,22 @@ class ScanBlock(nn.Module):
         The backward scan starts from nothing at a lane's last frame. Both scans meet the padding last, so it changes no frame."""
         u = self.norm(x)
         ahead = self.forward_path(u, state, ())
-        y = ahead.y
+        return self._join(x, u, ahead.y, ahead.gate, lengths), ahead.state
+
+    def newest(self, x: Tensor, state: PathState, lengths: Tensor) -> Tensor:
+        """What `forward` gives at each lane's last frame, and nothing else: (b, 1, d). The backward scan has seen that frame alone there."""
+        u = self.norm(x)
+        ahead = self.forward_path(u, state, ())
+        last_x, last_u, y, gate = (last_of(line, lengths) for line in (x, u, ahead.y, ahead.gate))
+        return self._join(last_x, last_u, y, gate, None)
+
+    def _join(self, x: Tensor, u: Tensor, y: Tensor, gate: Tensor, lengths: Tensor | None) -> Tensor:
+        """The backward scan of u beside the forward scan's y, then gate and feed-forward layer."""
         if self.backward_path is not None:
             nothing = self.backward_path.initial_state(x.shape[0], x.dtype, x.device)
             y = y + reverse(self.backward_path(reverse(u, lengths), nothing, ()).y, lengths)
-        x = x + self.out_proj(self.out_norm(y * F.silu(ahead.gate)).to(x.dtype))
-        return x + self.ffn(self.ffn_norm(x)), ahead.state
+        x = x + self.out_proj(self.out_norm(y * F.silu(gate)).to(x.dtype))
+        return x + self.ffn(self.ffn_norm(x))
 
 
 class ScanStack(nn.Module):
@@ -110,6 +125,15 @@ class ScanStack(nn.Module):
             x, path_state = block(x, before, lengths)
             after.append(path_state)
         return self.classifier(self.norm(x)), tuple(after)
+
+    def newest(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """Logits (b, k) of each lane's last frame, for lanes (b, l, d_feature) that begin here and have `lengths` frames."""
+        x, (*states, last) = self.embed(features), self.initial_state(full(features))
+        *blocks, top = self.blocks
+        for block, state in zip(blocks, states, strict=True):
+            x, _ = block(x, state, lengths)
+        assert isinstance(top, ScanBlock)
+        return self.classifier(self.norm(top.newest(x, last, lengths)))[:, 0]
 
 
 @dataclass(frozen=True)
@@ -152,13 +176,13 @@ class SRMamba(Recognizer[PrefixState]):
         logits: dict[int, Tensor] = {}
         for seen, lanes in alike.items():
             known = after.cache[lanes, : seen + length].to(features.dtype)
-            answers = self._scan(known)[:, seen:] if self.training else self._rescan(known, seen)
+            answers = self._scan(known, seen) if self.training else self._rescan(known, seen)
             logits |= dict(zip(lanes, answers, strict=True))
         return Output(torch.stack([logits[lane] for lane in range(len(state.frame_index))]), None, after)
 
-    def _scan(self, known: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Logits (b, t, k) of a pass in both directions over known (b, t, d)."""
-        return self.stack(known, self.stack.initial_state(full(known)), lengths)[0]
+    def _scan(self, known: Tensor, seen: int) -> Tensor:
+        """Logits after `seen` frames, (b, l, k), of one pass in both directions over known (b, seen + l, d)."""
+        return self.stack(known, self.stack.initial_state(full(known)))[0][:, seen:]
 
     def _rescan(self, known: Tensor, seen: int) -> Tensor:
         """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k). Several prefixes share a pass."""
@@ -167,8 +191,7 @@ class SRMamba(Recognizer[PrefixState]):
             stops = torch.arange(start, min(start + PREFIXES_AT_ONCE, known.shape[1] + 1), device=known.device)
             lengths = stops.repeat(len(known))
             prefixes = known[:, : int(stops[-1])].repeat_interleave(len(stops), 0)
-            logits = self._scan(prefixes, lengths)[torch.arange(len(lengths), device=known.device), lengths - 1]
-            answers.append(logits.unflatten(0, (len(known), len(stops))))
+            answers.append(self.stack.newest(prefixes, lengths).unflatten(0, (len(known), len(stops))))
         return torch.cat(answers, dim=1)
 
 

@@ -120,7 +120,7 @@ class HierarchicalBlock(nn.Module):
         tokens = tokens + self.temporal_out(self.hierarchical(self.temporal_norm(tokens)))
         n_frames = tokens.shape[1]
         pairs = torch.stack([summary.expand(-1, n_frames, -1), tokens], dim=2)  # (m, n, 2, d): class token and feature of each frame
-        mixed = self.frame_attention(self.frame_norm(pairs).flatten(0, 1)).unflatten(0, pairs.shape[:2])
+        mixed = self.frame_attention.between_two(self.frame_norm(pairs))
         summary = summary + mixed[:, :, 0].mean(1, keepdim=True)
         tokens = tokens + mixed[:, :, 1]
         both = torch.cat([summary, tokens], dim=1)
@@ -153,5 +153,9 @@ class SelfAttention(nn.Module):
         query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.packed(x).chunk(3, dim=-1))
         return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.project(self.mix(x))
+    def between_two(self, x: Tensor) -> Tensor:
+        """The answer for sets of two tokens (..., 2, d), where the softmax is a sigmoid of the difference: many small sets at once."""
+        query, key, value = (part.unflatten(-1, (self.n_heads, -1)) for part in self.packed(x).chunk(3, dim=-1))  # (..., 2, h, c)
+        (first, second), (early, late) = key.unbind(-3), value.unbind(-3)
+        share = torch.sigmoid((query * (first - second).unsqueeze(-3)).sum(-1, keepdim=True) / query.shape[-1] ** 0.5)
+        return self.project((late.unsqueeze(-3) + share * (early - late).unsqueeze(-3)).flatten(-2))

@@ -95,7 +95,8 @@ class NarrowLayer(nn.Module):
         Tokens are narrower than heads, so the products of a head's matrices are small, k x k, and attention runs on the tokens
         themselves: (x Wq)(s Wk)^T = x (Wq Wk^T) s^T, and P (s Wv) Wo = (P s)(Wv Wo)."""
         query, key, value = (part.weight.unflatten(0, (self.n_heads, -1)) for part in (self.query, self.key, self.value))  # (h, p, k)
-        asked = torch.einsum("mqi,hpi,hpj->mhqj", x, query, key) / math.sqrt(query.shape[1])
+        pairs = torch.einsum("hpi,hpj->hij", query, key) / math.sqrt(query.shape[1])
+        asked = torch.einsum("mqi,hij->mhqj", x, pairs)
         tokens = source[:, None].expand(-1, self.n_heads, -1, -1)
         seen = F.scaled_dot_product_attention(asked, tokens, tokens, scale=1.0)  # (m, h, q, k)
         mixed = torch.einsum("hpi,jhp->hij", value, self.out.weight.unflatten(1, (self.n_heads, -1)))

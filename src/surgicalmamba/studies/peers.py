@@ -18,7 +18,7 @@ from surgicalmamba.train.run import fit_model
 RATES = (1e-3, 4e-3, 1.6e-2)
 """Learning rates tried for every network."""
 RESCANS = frozenset({"sr-mamba"})
-"""Networks that scan the whole past anew for every frame. They pay the square of a video, so they are validated once, at the end."""
+"""Networks that scan the whole past anew for every frame. They pay the square of a video, so they are not validated in training: the last epoch is kept."""
 PUBLISHED_WIDTH = 768
 """Width of the features at which published sizes are measured: ConvNeXt-Tiny's and ViT-B's."""
 
@@ -62,7 +62,7 @@ def peer_systems(recipe: TrainConfig, names: Sequence[str] = ()) -> list[System]
 
 def _recipe_for(name: str, recipe: TrainConfig) -> TrainConfig:
     network = recipe.with_(recognizer={"name": name, "settings": study_settings(name, recipe)})
-    return network.with_(validate_every=recipe.epochs) if name in RESCANS else network
+    return network.with_(validate_every=None) if name in RESCANS else network
 
 
 def study_settings(name: str, recipe: TrainConfig) -> dict[str, Any]:

@@ -106,7 +106,9 @@ class TrainConfig(Section):
         "replicate", description="With several processes: a whole model in each, or weights, gradients and moments split over them (FSDP)."
     )
     save_every: Positive = Field(200, description="Updates between two saved training states; every epoch ends with one too.")
-    validate_every: Positive = Field(1, description="Epochs between two looks at the validation videos; the last always has one.")
+    validate_every: Positive | None = Field(
+        1, description="Epochs between two looks at the validation videos; the last always has one. null: none, the last epoch is kept."
+    )
     protocol: str = Field("strict", description="Protocol by which the best epoch is chosen, on its Jaccard.")
     run: str = Field("runs/train", description="Folder of the run.")
 

@@ -239,8 +239,8 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             except NonFiniteError as error:
                 kept = complete_states(run)
                 raise NonFiniteError(f"{error} The last good state is {kept[-1] if kept else 'the start'}.") from None
-            due = trainer.epoch % config.validate_every == 0 or trainer.epoch == config.epochs
-            if not due:
+            every = config.validate_every
+            if every is None or (trainer.epoch % every and trainer.epoch < config.epochs):
                 history.append({})
             elif videos := _role(config, dataset, "val"):
                 with trainer.whole_model(averaged=True) as model:
