@@ -21,7 +21,8 @@ from surgicalmamba.train.config import TrainConfig
 def test_every_network_gets_the_same_recipe_and_clips_but_for_its_name_and_widths(recipe):
     systems = peer_systems(recipe)
     assert [system.name for system in systems] == list(BUILT_IN)
-    assert len({system.config.with_(recognizer="surgicalmamba").model_dump_json() for system in systems}) == 1
+    alike = {"recognizer": "surgicalmamba", "validate_every": 1}  # whether the epochs are looked at changes no weight
+    assert len({system.config.with_(**alike).model_dump_json() for system in systems}) == 1
     for system in systems[1:]:
         network = system.config.with_(recognizer={"name": system.name, "settings": {**study_settings(system.name, recipe), "d_feature": 5}})
         assert network.network.feature_width == 5  # sizes are settings that the network has

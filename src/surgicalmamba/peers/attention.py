@@ -44,8 +44,8 @@ class CachedAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """mask (b, l, t + l), of `mask_of`. Returns the answer (b, l, d) and the keys and values of `source` (b, l, 2 d) to remember. A past of t + l
-        frames has room for these: they are written there."""
+        """mask (b, l, t + l), of `mask_of`. Returns the answer (b, l, d) and the keys and values of `source` (b, l, 2 d) to
+        remember. A past of t + l frames has room for these: they are written there."""
         new = self.key_value(source)
         if past.shape[1] == mask.shape[2]:
             past[:, -new.shape[1] :] = new

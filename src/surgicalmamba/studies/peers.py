@@ -18,7 +18,8 @@ from surgicalmamba.train.run import fit_model
 RATES = (1e-3, 4e-3, 1.6e-2)
 """Learning rates tried for every network."""
 RESCANS = frozenset({"sr-mamba"})
-"""Networks that scan the whole past anew for every frame. They pay the square of a video, so they are not validated in training: the last epoch is kept."""
+"""Networks that scan the whole past anew for every frame. They pay the square of a video, so training has no validation: the last epoch
+is kept."""
 PUBLISHED_WIDTH = 768
 """Width of the features at which published sizes are measured: ConvNeXt-Tiny's and ViT-B's."""
 
