@@ -86,7 +86,7 @@ class ScanBlock(nn.Module):
         return self._join(x, u, ahead.y, ahead.gate, lengths), ahead.state
 
     def newest(self, x: Tensor, state: PathState, lengths: Tensor) -> Tensor:
-        """What `forward` gives at each lane's last frame, alone: (b, 1, d). There the backward scan has seen it only."""
+        """What `forward` gives at each lane's last frame: (b, 1, d). There the backward scan has seen that frame alone."""
         u = self.norm(x)
         ahead = self.forward_path(u, state, ())
         last_x, last_u, y, gate = (last_of(line, lengths) for line in (x, u, ahead.y, ahead.gate))
