@@ -41,13 +41,14 @@ class LocalTransformer(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor, state: LocalState, frame_index: Sequence[int]) -> tuple[Tensor, LocalState]:
         """source and target (b, l, d) -> (b, l, d) and what to remember."""
-        length = source.shape[1]
-        mask = mask_of(visible_in_line(frame_index, length, self.window, source.device), source)
+        visible = visible_in_line(frame_index, source.shape[1], self.window, source.device)
+        unseen = max(self.window - 1 - max(frame_index), 0)  # places of the tail that no lane has filled yet: left out
+        mask = mask_of(visible[:, :, unseen:], source)
         after = []
         for layer, memory in zip([*self.encoder, *self.decoder], state, strict=True):
             if layer.cross is None:
-                source, new = layer(source, source, memory.tail, mask)
+                source, new = layer(source, source, memory.tail[:, unseen:], mask)
             else:
-                target, new = layer(target, source, memory.tail, mask)
+                target, new = layer(target, source, memory.tail[:, unseen:], mask)
             after.append(LayerTail(join(memory.tail, full(new))[1]))
         return target, tuple(after)
