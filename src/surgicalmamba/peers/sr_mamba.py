@@ -11,7 +11,6 @@ online: at the newest frame it has seen that frame alone. What it adds comes fro
 it has revised."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -171,23 +170,19 @@ class SRMamba(Recognizer[PrefixState]):
 
     def temporal(self, features: Tensor, state: PrefixState) -> Output[PrefixState]:
         length, after = features.shape[1], self._remember(features, state)
-        if self.training:
-            return Output(self._scan(after.cache.to(features.dtype), after.frame_index, length), None, after)
         alike: dict[int, list[int]] = defaultdict(list)  # lanes by the frames they have seen: these share a scan
         for lane, seen in enumerate(state.frame_index):
             alike[seen].append(lane)
         logits: dict[int, Tensor] = {}
         for seen, lanes in alike.items():
             known = after.cache[lanes, : seen + length].to(features.dtype)
-            logits |= dict(zip(lanes, self._rescan(known, seen), strict=True))
+            answers = self._scan(known, seen) if self.training else self._rescan(known, seen)
+            logits |= dict(zip(lanes, answers, strict=True))
         return Output(torch.stack([logits[lane] for lane in range(len(state.frame_index))]), None, after)
 
-    def _scan(self, known: Tensor, frame_index: Sequence[int], length: int) -> Tensor:
-        """Logits (b, l, k) of each lane's last frames, of one pass in both directions over all of its frames in known (b, t, d)."""
-        lengths = torch.tensor(frame_index, device=known.device)
-        logits = self.stack(known, self.stack.initial_state(full(known)), lengths)[0]
-        newest = lengths[:, None] - length + torch.arange(length, device=known.device)
-        return logits[torch.arange(len(lengths), device=known.device)[:, None], newest]
+    def _scan(self, known: Tensor, seen: int) -> Tensor:
+        """Logits after `seen` frames, (b, l, k), of one pass in both directions over known (b, seen + l, d)."""
+        return self.stack(known, self.stack.initial_state(full(known)))[0][:, seen:]
 
     def _rescan(self, known: Tensor, seen: int) -> Tensor:
         """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k). Several prefixes share a pass."""
