@@ -49,12 +49,13 @@ def run(folder, *arguments, **more):
 
 
 def start(folder, *arguments):
-    """A session in real time, once it has said something."""
+    """A session in real time, once it has said something. What an earlier one left is taken away."""
+    file = folder / "live" / "x.jsonl"
+    file.unlink(missing_ok=True)
     session = command("video.mkv", "--model", "model", "--realtime", "--out", "live/x.jsonl", *arguments)
     process = subprocess.Popen(session, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
-        file = folder / "live" / "x.jsonl"
         if file.is_file() and file.read_text().count("\n") >= 4:
             return process
         time.sleep(0.05)
@@ -121,7 +122,6 @@ def test_ctrl_c_completes_every_file(folder, number):
     assert len((folder / f"live/{number}.csv").read_text().splitlines()) == n + 1
     with av.open(str(folder / f"live/{number}.mp4")) as container:
         assert sum(1 for _ in container.decode(video=0)) == n
-    (folder / "live/x.jsonl").unlink()
 
 
 def test_a_killed_session_leaves_every_line_it_wrote_and_no_half_files(folder):
@@ -132,7 +132,6 @@ def test_a_killed_session_leaves_every_line_it_wrote_and_no_half_files(folder):
     whole = [json.loads(line) for line in text[: text.rindex("\n")].split("\n")]
     assert [line["frame_index"] for line in whole[1:]] == list(range(len(whole) - 1)) and len(whole) >= 4
     assert not (folder / "live/k.csv").exists() and not (folder / "live/k.mp4").exists()
-    (folder / "live/x.jsonl").unlink()
 
 
 @pytest.mark.parametrize(

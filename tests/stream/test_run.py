@@ -1,7 +1,10 @@
 """The loop of the stream verb: nothing is lost from what waits, and only the newest is kept of what does not."""
 
 import json
+import signal
 import threading
+import time
+from contextlib import nullcontext
 
 import av
 import numpy as np
@@ -94,6 +97,30 @@ def test_what_goes_wrong_in_the_source_is_raised_after_the_files_are_closed(pict
         with pytest.raises(DataError, match="the cable is out"):
             runner.run()
         assert listener.is_closed and len(listener.seen) == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_reader_outlives_its_session_however_that_ends(picture_model, pictures, fails):
+    """A thread that is still reading while the interpreter is taken down aborts the process."""
+    shown = pictures(1)[0]
+
+    class Impatient(Listener):
+        def estimate(self, seen):
+            if fails:
+                raise DataError("the disk is full")
+            signal.raise_signal(signal.SIGINT)
+
+    def frames():
+        for i in range(1000):
+            yield Frame(i, float(i), shown)
+            time.sleep(0.02)
+
+    runner, _ = run(EagerEngine(picture_model), frames(), is_sampled=False, is_paced=True)
+    runner.sinks, before = [Impatient()], set(threading.enumerate())
+    with pytest.raises(DataError) if fails else nullcontext():
+        runner.run()
+    assert runner.was_interrupted is not fails
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_policy_is_one_word_or_one_per_kind():

@@ -20,6 +20,9 @@ from surgicalmamba.stream.sources import Source
 
 KEY = "stream"
 _POLL_S = 0.05
+_LEAVE_S = 5.0
+"""How long a reader that hangs in a dead link is waited for at the end. One that wakes up while the interpreter is being taken down
+aborts the process."""
 
 
 @dataclass
@@ -76,6 +79,8 @@ class Runner:
     _gaps: list[Gap] = field(default_factory=list)
     _failure: Exception | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _leaving: threading.Event = field(default_factory=threading.Event)
+    """Nothing more is wanted of the reader."""
 
     @property
     def is_paced(self) -> bool:
@@ -108,27 +113,31 @@ class Runner:
                 self._tick()
 
     def _run_paced(self, interrupt: Interrupt) -> None:
-        reader = threading.Thread(target=self._read, args=(interrupt,), daemon=True)
+        reader = threading.Thread(target=self._read, name="reader", daemon=True)
         reader.start()
-        while not interrupt.is_set:
-            is_over = not reader.is_alive()  # asked first: its last picture may come in between
-            if self.pool.has_work:
-                self._tick()
-            elif is_over:
-                return
-            else:
-                with interrupt.waiting():
-                    time.sleep(_POLL_S / 10)
+        try:
+            while not interrupt.is_set:
+                is_over = not reader.is_alive()  # asked first: its last picture may come in between
+                if self.pool.has_work:
+                    self._tick()
+                elif is_over:
+                    return
+                else:
+                    with interrupt.waiting():
+                        time.sleep(_POLL_S / 10)
+        finally:
+            self._leaving.set()
+            reader.join(_LEAVE_S)
 
-    def _read(self, interrupt: Interrupt) -> None:
+    def _read(self) -> None:
         """Push pictures as they come; a recording's wait for their time."""
         begun_s = self.now_s()
         try:
             for item in self.source.frames:
                 if isinstance(item, Frame) and not self.source.is_paced:
-                    while (left_s := begun_s + item.time_s - self.now_s()) > 0 and not interrupt.is_set:
-                        time.sleep(min(left_s, _POLL_S))
-                if interrupt.is_set:
+                    while (left_s := begun_s + item.time_s - self.now_s()) > 0 and not self._leaving.wait(min(left_s, _POLL_S)):
+                        pass
+                if self._leaving.is_set():
                     return
                 self._push(item)
         except Exception as error:  # raised again where the user sees it
