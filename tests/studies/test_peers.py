@@ -13,7 +13,8 @@ from surgicalmamba.peers.conformance import state_bytes
 from surgicalmamba.studies import peers as study_peers
 from surgicalmamba.studies.ablation import AblationPlan
 from surgicalmamba.studies.peers import peer_systems, run_peers, study_settings
-from surgicalmamba.studies.peers_report import draw_tradeoff, summary, write_peers
+from surgicalmamba.studies.peers_overview import read_overview
+from surgicalmamba.studies.peers_report import at_the_ends, draw_tradeoff, summary, write_peers
 from surgicalmamba.studies.step_cost import StepCost, lengthened, step_costs
 from surgicalmamba.train.config import TrainConfig
 
@@ -55,6 +56,11 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     assert "| lstm | O(1) |" in text and "learning rate" in text and "| ms at 20,000 | p95 at 20,000 | times hmm at 20,000 |" in text
     reached = results["learning_rates"]["strict_jaccard"]["hmm"]
     assert f"| hmm | {reached['0.001']:.2f} | {reached['0.01']:.2f} |" in text
+    assert f"| hmm | {results['rows']['hmm']['protocols']['strict']['precision']['mean']:.2f} | " in text  # the table of other protocols
+    for protocol in results["rows"]["hmm"]["protocols"]:
+        assert f", {protocol} |" in text
+    assert "suit them better: hmm, lstm." in text  # two rates have no middle
+    assert set(read_overview([tmp_path]).ranks) == {"hmm", "lstm"}  # what is written can be read again
     figure = draw_tradeoff(study)
     strict = {name: row["protocols"]["strict"]["jaccard"]["mean"] for name, row in results["rows"].items()}
     ranked = sorted(strict, key=lambda name: -strict[name])
@@ -63,6 +69,11 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     assert marks == {(results["step_costs"][name][2]["frame_ms"], strict[name]) for name in strict}
     assert (tmp_path / "tradeoff.svg").is_file() and "images/peers-toy-split-usual-tradeoff.png" in text
     assert (tmp_path / "peers.png").stat().st_size > 10_000 and len(summary(study, study.scores.rows).splitlines()) == 3
+
+
+def test_a_rate_without_a_neighbour_on_one_side_is_told():
+    scores = {"low": {1e-3: 9.0, 4e-3: 8.0, 1e-2: 7.0}, "inside": {1e-3: 7.0, 4e-3: 8.0, 1e-2: 7.0}, "high": {1e-3: 1.0, 1e-2: 3.0}}
+    assert at_the_ends(scores) == ["low", "high"] and at_the_ends({}) == []
 
 
 def test_a_network_that_rescans_its_past_is_not_validated_in_training():

@@ -10,6 +10,7 @@ from surgicalmamba.cli.study_equations import equations
 from surgicalmamba.cli.study_inspect import inspect
 from surgicalmamba.cli.study_mqar import mqar
 from surgicalmamba.cli.study_peers import peers
+from surgicalmamba.cli.study_peers_overview import peers_overview
 from surgicalmamba.cli.study_regime import regime
 from surgicalmamba.cli.study_run import AsJson, Data, Docs, Overrides, Quick, Recipe, Seeds, Splits, Workers, command_line, run_with_bar
 from surgicalmamba.cli.study_sensitivity import sensitivity
@@ -65,4 +66,5 @@ study.command()(inspect)
 study.command()(ablation)
 study.command()(mqar)
 study.command()(peers)
+study.command()(peers_overview)
 study.command()(sensitivity)

@@ -1,6 +1,6 @@
 """SurgicalMamba and its peers side by side: same features, split, seeds, recipe and learning-rate sweep; accuracy beside cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from surgicalmamba.studies.step_cost import StepCost, step_costs
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.run import fit_model
 
-RATES = (1e-3, 4e-3, 1.6e-2)
-"""Learning rates tried for every network."""
+RATES = (2.5e-4, 1e-3, 4e-3, 1.6e-2, 6.4e-2)
+"""Learning rates tried for every network: wide enough that the best of each lies between two others."""
 RESCANS = frozenset({"sr-mamba"})
 """Networks that scan the whole past anew for every frame. They pay the square of a video, so training has no validation: the last epoch
 is kept."""
@@ -98,8 +98,3 @@ def _fresh(system: System, dataset: PreparedDataset) -> AnyRecognizer:
 
 def cost_at(costs: Sequence[StepCost], frames: int) -> StepCost:
     return next(cost for cost in costs if cost.frames == frames)
-
-
-def growth(costs: Mapping[str, Sequence[StepCost]]) -> dict[str, float]:
-    """How many times more a frame costs at the longest length than at the shortest."""
-    return {name: rows[-1].frame_ms / rows[0].frame_ms for name, rows in costs.items()}

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from surgicalmamba.eval.score import Json, to_json
 from surgicalmamba.model.registry import DEFAULT
 from surgicalmamba.report.colours import colour
+from surgicalmamba.report.tables import number
 from surgicalmamba.studies.ablation import best_rates
 from surgicalmamba.studies.figures import figure_on_page, save_figure
 from surgicalmamba.studies.peers import PUBLISHED_WIDTH, Peers, cost_at
@@ -20,6 +21,24 @@ from surgicalmamba.studies.step_cost import LENGTHS, StepCost
 Value = Callable[[StepCost], float]
 STYLES = {"O(1)": "-", "O(W)": "--", "O(T)": ":"}
 MARKS = "osD^vP*X<>ph"
+PROTOCOL_METRICS = (
+    ("strict", "precision"),
+    ("strict", "recall"),
+    ("strict-b", "jaccard"),
+    ("paper", "jaccard"),
+    ("framewise", "jaccard"),
+    ("relaxed-repaired", "jaccard"),
+    ("relaxed-symmetric", "jaccard"),
+    ("segmental", "f1_10"),
+    ("segmental", "f1_25"),
+    ("segmental", "f1_50"),
+    ("segmental", "over_segmentation"),
+    ("segmental", "latency_s"),
+    ("map", "map"),
+    ("calibration", "log_loss"),
+    ("calibration", "calibration_error"),
+)
+"""What the second table has of the protocols, besides the columns of the first."""
 TRADEOFF_FRAMES = 6_000
 """An operation of 100 minutes at one frame per second."""
 
@@ -50,7 +69,7 @@ def write_peers(study: Peers, out: Path, about: Mapping[str, Json], page: Path |
 
 
 def section(study: Peers, about: Mapping[str, Json], title: str) -> str:
-    """Scores, costs, and how the learning rates were chosen."""
+    """Scores under every protocol, costs, and how the learning rates were chosen."""
     scores = study.scores
     rates = best_rates(scores.rate_scores)
     columns = {"memory": study.memory}
@@ -61,12 +80,32 @@ def section(study: Peers, about: Mapping[str, Json], title: str) -> str:
         "Every network had the same features, split, seeds, recipe and learning-rate sweep; networks published wider than the recipe's "
         "SurgicalMamba were cut down to its width (sizes in results.json).\n"
     )
+    parts.append(protocol_table(scores.rows))
     parts.append(cost_table("Live cost of the networks of this table, one frame at a time", study.costs, study.memory))
     if study.published:
         parts.append(cost_table(f"Live cost at published sizes, features of width {PUBLISHED_WIDTH}", study.published, study.memory))
     if rates:
         parts.append(rates_table(scores.rate_scores, scores.rate_split))
+        if outermost := at_the_ends(scores.rate_scores):
+            parts.append(f"Best at the lowest or highest rate, so that others might suit them better: {', '.join(outermost)}.\n")
     return "\n".join(parts)
+
+
+def at_the_ends(scores: Mapping[str, Mapping[float, float]]) -> list[str]:
+    """The rows whose best rate has no neighbour on one side."""
+    best = best_rates(scores)
+    return [row for row, by_rate in scores.items() if best[row] in (min(by_rate), max(by_rate))]
+
+
+def protocol_table(rows: Sequence[Row]) -> str:
+    """Every network under the other protocols that its predictions allow: means over seeds."""
+    columns = [(protocol, metric) for protocol, metric in PROTOCOL_METRICS if protocol in rows[0].report.scores]
+    lines = ["The other protocols, means over seeds ([what they are](metrics.md)):", ""]
+    lines += ["| | " + " | ".join(f"{metric}, {protocol}" for protocol, metric in columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    for row in rows:
+        values = [row.report.scores[protocol].metrics[metric]["mean"] for protocol, metric in columns]
+        lines.append(f"| {row.name} | " + " | ".join(map(number, values)) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def cost_table(heading: str, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[str, str]) -> str:
@@ -105,7 +144,7 @@ def draw_tradeoff(study: Peers) -> Figure:
     figure = Figure(figsize=(8.8, 5.4), layout="constrained")
     axes = figure.subplots()
     legend = []
-    for number, row in enumerate(study.scores.rows):
+    for place, row in enumerate(study.scores.rows):
         score = row.report.scores["strict"].metrics["jaccard"]
         ms = cost_at(study.costs[row.name], TRADEOFF_FRAMES).frame_ms
         spread = score.get("std_runs", math.nan)
@@ -114,8 +153,8 @@ def draw_tradeoff(study: Peers) -> Figure:
             score["mean"],
             None if math.isnan(spread) else spread,
             linestyle="none",
-            color=_ink(number, row.name),
-            marker=MARKS[number % len(MARKS)],
+            color=_ink(place, row.name),
+            marker=MARKS[place % len(MARKS)],
             markersize=9 if row.name == DEFAULT else 6,
             capsize=2,
         )
@@ -135,15 +174,15 @@ def draw_tradeoff(study: Peers) -> Figure:
 
 
 def _lines(axes: Axes, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[str, str], value: Value) -> None:
-    for number, (name, rows) in enumerate(costs.items()):
+    for place, (name, rows) in enumerate(costs.items()):
         own = name == DEFAULT
         axes.plot(
             [row.frames for row in rows],
             [value(row) for row in rows],
             STYLES[memory[name]],
-            marker=MARKS[number % len(MARKS)],
+            marker=MARKS[place % len(MARKS)],
             markersize=5,
-            color=_ink(number, name),
+            color=_ink(place, name),
             linewidth=2.5 if own else 1.2,
             label=f"{name} {memory[name]}",
         )
@@ -155,9 +194,9 @@ def _lines(axes: Axes, costs: Mapping[str, Sequence[StepCost]], memory: Mapping[
     axes.grid(color="#00000020")
 
 
-def _ink(number: int, name: str) -> str:
+def _ink(place: int, name: str) -> str:
     """A network's colour; with its mark it is the only one of up to 72. The palette's yellow is too pale for a line."""
-    return "black" if name == DEFAULT else colour((number + number // len(MARKS)) % 6)
+    return "black" if name == DEFAULT else colour((place + place // len(MARKS)) % 6)
 
 
 def summary(study: Peers, rows: Sequence[Row]) -> str:

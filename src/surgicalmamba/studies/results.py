@@ -191,8 +191,8 @@ def markdown(
     ]
     for row in rows:
         cells = [_cell(row, protocol, metric) for protocol, metric in columns]
-        minutes = number(float(np.median(row.seconds)) / 60, 1)
-        cells += [f"{row.parameters:,}", minutes, *(texts[row.name] for texts in more.values())]
+        minutes = float(np.median(row.seconds)) / 60
+        cells += [f"{row.parameters:,}", number(minutes, 1 if minutes >= 1 else 2), *(texts[row.name] for texts in more.values())]
         lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
     lines += ["", "Mean ± deviation over seeds; in brackets the deviation over videos."]
     if len(first.folds) > 1:

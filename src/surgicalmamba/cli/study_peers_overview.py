@@ -1,0 +1,28 @@
+"""`surgicalmamba study peers-overview`: finished comparisons of peers on several datasets, in one table and figure."""
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from surgicalmamba.cli.study_run import Docs, Title, command_line
+
+
+def peers_overview(
+    studies: Annotated[list[Path], typer.Argument(help="Folders that `study peers` has finished, one per dataset.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the figure (PNG and SVG).")] = None,
+    docs: Docs = None,
+    title: Title = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")] = False,
+) -> None:
+    """Put comparisons on several datasets side by side: score on each, mean rank, and what a live frame costs. Trains nothing.
+
+    Example: surgicalmamba study peers-overview study/peers-tools study/peers-jigsaws --out study/overview
+    """
+    from surgicalmamba.studies.peers_overview import read_overview, text, write_overview
+    from surgicalmamba.studies.results import circumstances
+
+    overview = read_overview(studies)
+    write_overview(overview, out, circumstances(command_line()), docs, title)
+    typer.echo(json_module.dumps(overview.as_dict(), indent=1) if json else text(overview))
