@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -227,3 +228,24 @@ def test_raw_signals_are_standardised_by_the_training_videos_alone(settings, toy
     seen = np.concatenate([video.features for video in dataset.split("paper", "train")])
     np.testing.assert_allclose(model.standardise.mean, seen.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(model.standardise.scale, seen.std(0), rtol=1e-4)
+
+
+def test_the_command_takes_its_bar_away_and_gives_the_cursor_back_before_it_prints_the_result(settings, tmp_path):
+    save_config(settings(epochs=1), tmp_path / "config.yaml")
+    terminal, stderr = pty.openpty()
+    command = [sys.executable, "-m", "surgicalmamba", "train", "--config", str(tmp_path / "config.yaml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env={**os.environ, "TERM": "xterm"}, text=True) as process:
+        os.close(stderr)
+        said = b"".join(iter(lambda: _read(terminal), b"")).decode()
+        assert process.stdout is not None and "best epoch 1 by strict Jaccard" in process.stdout.read()
+    os.close(terminal)
+    assert process.returncode == 0 and "epoch 1/1" in said
+    assert said.rstrip().endswith("\x1b[2K")  # the line of the bar is wiped
+    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")  # shown after it was hidden
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 1024)
+    except OSError:  # how Linux says that the other side has closed
+        return b""

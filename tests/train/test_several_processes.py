@@ -84,7 +84,7 @@ def test_two_processes_train_as_one_and_one_process_goes_on_where_they_stopped(c
     config("two", 2, distributed=distributed)
     (tmp_path / "stop.py").write_text(STOPPING)
     result = torchrun(tmp_path / "stop.py", tmp_path / "two.yaml")
-    assert "KeyboardInterrupt" in result.stderr, result.stderr[-2000:]
+    assert "KeyboardInterrupt" in result.stderr, result.stderr
     state = runstate.load_state(tmp_path / "two")
     assert state.values["update"] == 6 and len(state.values["frame_index"]) == 4  # in the middle of an epoch, with everybody's lanes
     resume(tmp_path / "two")
@@ -96,7 +96,7 @@ def test_two_processes_with_a_split_model_go_on_where_one_stopped_and_leave_whol
     with pytest.raises(KeyboardInterrupt):
         train(config("cut", 4, distributed="shard"), watcher=StopAfter(4))
     result = torchrun("-m", "surgicalmamba", "train", "--resume", tmp_path / "cut", "--json")
-    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.returncode == 0, result.stderr
     assert_about_the_same(tmp_path / "cut", tmp_path / "one")
     assert {file.name for file in (tmp_path / "cut" / "best" / "val").glob("*.csv")} == {"v.csv", "w.csv"}
 
@@ -111,7 +111,7 @@ def test_a_split_model_trains_from_pixels_with_frozen_and_recomputed_stages(sett
         save_config(made, tmp_path / f"{name}.yaml")
     train(load_config(TrainConfig, tmp_path / "one.yaml"))
     result = torchrun("-m", "surgicalmamba", "train", "--config", tmp_path / "two.yaml")
-    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.returncode == 0, result.stderr
     assert_about_the_same(tmp_path / "two", tmp_path / "one")
 
 

@@ -1,6 +1,8 @@
 """`surgicalmamba train`: a prepared dataset to a trained recognizer."""
 
 import json as json_module
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,13 +37,14 @@ def train(
 
     if resume is not None and (config is not None or overrides):
         raise typer.BadParameter("--resume takes its settings from the run; give no config and no overrides.")
-    watcher = _watcher()
     if resume is not None:
-        result = resume_run(resume, watcher)
+        with _watcher() as watcher:
+            result = resume_run(resume, watcher)
     else:
         given = overrides or []
         chosen = TrainConfig(**override({}, given)) if config is None else load_config(TrainConfig, config, given)
-        result = train_run(chosen, watcher=watcher)
+        with _watcher() as watcher:
+            result = train_run(chosen, watcher=watcher)
     if json:
         typer.echo(json_module.dumps({**vars(result), "run": str(result.run)}, indent=2))
         return
@@ -53,8 +56,9 @@ def train(
     typer.echo(f"model: {result.run / 'best'}   log: {result.run / 'log.jsonl'}")
 
 
-def _watcher() -> "Watcher":
-    """Bars with time left on stderr, a line per epoch."""
+@contextmanager
+def _watcher() -> "Iterator[Watcher]":
+    """A bar with time left on stderr, gone at the end, and a line per epoch."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -75,9 +79,13 @@ def _watcher() -> "Watcher":
             progress.update(self.task, advance=1, description=f"epoch {epoch + 1}/{self.epochs}  loss {losses['loss']:.3f}")
 
         def epoch(self, epoch: int, text: str) -> None:
-            console.print(f"epoch {epoch + 1}/{self.epochs}  {text}")
+            console.print(f"epoch {epoch + 1}/{self.epochs}  {text}", soft_wrap=True)
 
         def note(self, text: str) -> None:
-            console.print(f"note: {text}")
+            console.print(f"note: {text}", soft_wrap=True)
 
-    return Terminal()
+    try:
+        yield Terminal()
+    finally:
+        if progress.live.is_started:
+            progress.stop()

@@ -310,6 +310,7 @@ def _save_models(config: TrainConfig, dataset: PreparedDataset, trainer: Trainer
     with trainer.whole_model(averaged=True) as model:
         if trainer.world.is_first and not chosen:
             model.save(run / "best", provenance=about)
+    trainer.world.wait()  # nobody leaves before the files are there
 
 
 def summary(
