@@ -48,6 +48,7 @@ def check_contract(model, length=23):
             _check_causality(model, features, whole)
         _check_lanes(model, features, whole)
         _check_memory_class(model, length)
+        check_padding(model)
     check_training(model)
 
 
@@ -87,14 +88,31 @@ def _check_memory_class(model, length):
     assert model.initial_state(3).frame_index == (0, 0, 0)
 
 
+def check_padding(model):
+    """In training, what stands after a lane's frames changes no answer and no loss before."""
+    varied(model).train()
+    n_frames, features = torch.tensor([7, 3]), frames(model, 2, 7)
+    other = features.clone()
+    other[1, 3:] += 2.0
+    state = model.eval().forward_features(frames(model, 2, 5, seed=3)).state
+    model.train()
+    answers = []
+    for given in (features, other):
+        torch.manual_seed(0)
+        answers.append(model.forward_features(given, state, n_frames).logits)
+    torch.testing.assert_close(answers[0][0], answers[1][0], atol=TOLERANCE, rtol=TOLERANCE)
+    torch.testing.assert_close(answers[0][1, :3], answers[1][1, :3], atol=TOLERANCE, rtol=TOLERANCE)
+
+
 def check_training(model):
     """Two clips in training, the second under autocast: every weight gets a gradient, and the memory keeps full precision."""
     varied(model).train()
     labels = torch.tensor([[0, 1, 2, 0, -1, 1], [2, 2, 1, -1, -1, -1]])
-    first = model.forward_features(frames(model, 2, 6))
+    n_frames = torch.tensor([6, 3])
+    first = model.forward_features(frames(model, 2, 6), None, n_frames)
     loss = _loss(model, first, labels)
     with torch.autocast("cpu", torch.bfloat16):
-        second = model.forward_features(frames(model, 2, 6, seed=1), first.state)
+        second = model.forward_features(frames(model, 2, 6, seed=1), first.state, n_frames)
     loss = loss + _loss(model, second, labels)
     loss.backward()
     assert torch.isfinite(loss) and second.state.frame_index == (12, 12)

@@ -66,6 +66,9 @@ def test_tecno_is_trained_on_every_stage_and_answers_with_the_last():
     assert sorted(output.auxiliary) == ["stage0", "stage1"]
     by_hand = sum(nn.functional.cross_entropy(a[0][labels[0] >= 0], labels[0][labels[0] >= 0]) for a in output.auxiliary.values())
     torch.testing.assert_close(model.training_loss(output, labels, torch.zeros(1, 4)), by_hand)
+    only_2 = torch.tensor([0.0, 0.0, 3.0, 0.0])  # weighs the last frame alone
+    last = sum(nn.functional.cross_entropy(a[0, 3:], labels[0, 3:]) for a in output.auxiliary.values())
+    torch.testing.assert_close(model.training_loss(output, labels, torch.zeros(1, 4), only_2), last)
     assert model.eval().forward_features(frames(model, 1, 4)).auxiliary == {}
 
 

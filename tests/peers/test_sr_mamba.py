@@ -34,6 +34,15 @@ def test_an_answer_is_the_last_one_of_a_pass_in_both_directions_over_the_prefix(
         torch.testing.assert_close(logits[:, t], expected, atol=1e-5, rtol=1e-5)
 
 
+def test_a_training_clip_that_ends_in_padding_is_answered_as_the_frames_alone():
+    model = varied(SRMamba(SMALL)).train()
+    features = frames(model, 2, 9)
+    both = model.forward_features(features, None, torch.tensor([9, 5])).logits
+    for lane, n_frames in ((0, 9), (1, 5)):
+        alone = model.forward_features(features[lane : lane + 1, :n_frames]).logits
+        torch.testing.assert_close(both[lane : lane + 1, :n_frames], alone, atol=1e-5, rtol=1e-5)
+
+
 def test_training_answers_from_one_pass_so_earlier_frames_see_the_rest_of_their_call():
     model = varied(SRMamba(SMALL))
     features = frames(model, 1, 9)

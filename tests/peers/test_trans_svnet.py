@@ -55,6 +55,19 @@ def test_tecno_learns_from_its_own_answers_alone():
     assert all(parameter.grad is not None for parameter in model.tecno.parameters())
 
 
+def test_the_transformer_learns_from_answers_without_dropout_and_tecno_with_it():
+    model = varied(TransSVNet(SMALL))
+    features = frames(model, 2, 9)
+    live = model.forward_features(features[:, :5])
+    later = model.forward_features(features[:, 5:], live.state)
+    torch.manual_seed(0)
+    trained = model.train().forward_features(features[:, :5])
+    assert model.tecno.training
+    torch.testing.assert_close(trained.logits, live.logits)
+    torch.testing.assert_close(model.forward_features(features[:, 5:], trained.state).logits, later.logits)  # what is carried on, too
+    assert not torch.allclose(trained.auxiliary["tecno"], live.state.answers[:, -5:], atol=1e-3)
+
+
 def test_the_own_loss_is_the_cross_entropy_of_every_stage():
     model = TransSVNet(SMALL.with_(dropout=0.0)).train()
     features, labels = frames(model, 1, 4), torch.tensor([[0, 1, 2, 1]])
@@ -64,3 +77,6 @@ def test_the_own_loss_is_the_cross_entropy_of_every_stage():
     expected = sum(torch.nn.functional.cross_entropy(logits[0], labels[0]) for logits in said)
     assert len(said) == 2
     torch.testing.assert_close(model.training_loss(output, labels, torch.zeros(1, 4)), expected)
+    weights = torch.tensor([0.1, 1.0, 2.0])
+    weighted = sum(torch.nn.functional.cross_entropy(logits[0], labels[0], weights) for logits in said)
+    torch.testing.assert_close(model.training_loss(output, labels, torch.zeros(1, 4), weights), weighted)

@@ -13,10 +13,11 @@ import surgicalmamba as sm
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import CheckpointError, ConfigError
 from surgicalmamba.model.registry import OWN_RECOGNIZERS
+from surgicalmamba.peers.lstm import CarriedLSTM
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.predict import Predictor
 from surgicalmamba.train.run import fit_network, resume, train
-from toy import StopAfter
+from toy import LENGTHS, StopAfter
 
 TECNO = {"name": "tecno", "settings": {"n_layers": 3, "n_maps": 8, "clip_len": 16}}
 OPERA = {"name": "opera", "settings": {"d_model": 8, "n_layers": 1, "d_hidden": 8, "clip_len": 16}}
@@ -51,6 +52,22 @@ def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(settin
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), parts.state_dict().values(), strict=True))
     first = json.loads((tmp_path / "whole" / "log.jsonl").read_text().splitlines()[0])
     assert first["own"] > 0 and first["transition"] == 0.0
+
+
+def test_a_network_in_training_is_told_how_many_frames_each_lane_has_and_no_clip_is_longer_than_its_longest_lane(
+    settings, monkeypatch
+):
+    seen = []
+
+    def spy(self, features, state, n_frames):
+        seen.append((features.shape[1], n_frames.tolist()))
+        return self.temporal(features, state)
+
+    monkeypatch.setattr(CarriedLSTM, "temporal_in_training", spy)
+    train(settings(recognizer={"name": "lstm", "settings": {"d_hidden": 4, "clip_len": 16}}, epochs=1))
+    assert all(length == max(n_frames) <= 16 for length, n_frames in seen)
+    assert sum(sum(n_frames) for _, n_frames in seen) == sum(LENGTHS[name] for name in "abcdefghij")
+    assert any(length < 16 for length, _ in seen)
 
 
 def test_a_recurrent_peer_learns_what_only_the_past_tells(settings, toy_dataset, tmp_path):

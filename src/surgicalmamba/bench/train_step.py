@@ -77,9 +77,9 @@ class TimedTrainer(Trainer):
     def _note_arrival(self, _gradient: Tensor) -> None:
         self._reached_backbone = time.perf_counter()
 
-    def _temporal(self, features: Tensor, before: LaneState) -> Output[Any]:
+    def _temporal(self, features: Tensor, before: LaneState, n_frames: Tensor) -> Output[Any]:
         with self.clock.timing("temporal"):
-            return super()._temporal(features, before)
+            return super()._temporal(features, before, n_frames)
 
     def _backward(self, loss: Tensor) -> None:
         with self.clock.timing("temporal"):

@@ -47,6 +47,11 @@ class ClipBatch:
     """(b, l) slice of the per-procedure target the loader was given, zero where padded; None without one."""
 
     @property
+    def n_frames(self) -> NDArray[np.int64]:
+        """(b,) frames of every lane, before its padding."""
+        return self.is_frame.sum(1)
+
+    @property
     def is_labelled(self) -> NDArray[np.bool_]:
         """(b, l) frames that enter a loss."""
         return np.not_equal(self.labels, UNLABELLED)

@@ -48,7 +48,7 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
     config: RecognizerConfig
     memory: Memory
     lookahead: int = 0
-    """Frames after t that the logits of t depend on."""
+    """Frames after t that the logits of t depend on, outside training."""
 
     def __init__(self, config: RecognizerConfig) -> None:
         super().__init__()
@@ -66,10 +66,19 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
 
         The state returned has moved on by l frames (`LaneState.advance`)."""
 
-    def training_loss(self, output: Output[StateT], labels: Tensor, target: Tensor) -> Tensor | None:
+    def temporal_in_training(self, features: Tensor, state: StateT, n_frames: Tensor) -> Output[StateT]:
+        """`temporal` in training mode, on a clip whose lanes have n_frames (b,) frames and padding after them.
+
+        For a network whose training looks ahead within a clip, or draws by its length; the past alone never meets padding."""
+        return self.temporal(features, state)
+
+    def training_loss(
+        self, output: Output[StateT], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+    ) -> Tensor | None:
         """A loss of this network's own beside the cross-entropy of its logits: one number, a mean over labelled frames, weighted.
 
-        labels (b, l) with -1 where a frame is unlabelled or padding; target (b, l) is the transition target. None for nothing."""
+        labels (b, l) with -1 where a frame is unlabelled or padding; target (b, l) is the transition target; class_weights (k) are
+        those of the cross-entropy, if the recipe has any. None for nothing."""
         return None
 
     @torch.no_grad()
@@ -122,20 +131,26 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
         features: Tensor = self.backbone(frames)
         return features
 
-    def forward_features(self, features: Tensor, state: StateT | None = None) -> Output[StateT]:
-        """features (b, l, d_feature) -> logits of every frame from that frame and the past alone, for any l."""
+    def forward_features(self, features: Tensor, state: StateT | None = None, n_frames: Tensor | None = None) -> Output[StateT]:
+        """features (b, l, d_feature) -> logits of every frame from that frame and the past alone, for any l.
+
+        n_frames (b,) counts in training alone: how many frames a lane has before padding; all without it."""
         if features.dim() != 3 or features.shape[-1] != self.feature_width:
             raise InputError(f"features have shape {tuple(features.shape)}; expected (batch, frames, {self.feature_width}).")
         self._check_tensor("features", features, state)
         before = state if state is not None else self.initial_state(features.shape[0])
-        output = self.advance(features, before)
+        output = self.advance(features, before, n_frames)
         if not torch.isfinite(output.logits).all():
             raise self._locate_non_finite(features, before)
         return output
 
-    def advance(self, features: Tensor, state: StateT) -> Output[StateT]:
+    def advance(self, features: Tensor, state: StateT, n_frames: Tensor | None = None) -> Output[StateT]:
         """`forward_features` without its checks."""
-        return self.temporal(features if self.standardise is None else self.standardise(features), state)
+        known = features if self.standardise is None else self.standardise(features)
+        if not self.training:
+            return self.temporal(known, state)
+        all_frames = torch.full(known.shape[:1], known.shape[1], device=known.device)
+        return self.temporal_in_training(known, state, all_frames if n_frames is None else n_frames)
 
     def _check_tensor(self, name: str, values: Tensor, state: StateT | None) -> None:
         """One-line refusals at the door: type, emptiness, device, lanes, non-finite values."""

@@ -7,12 +7,15 @@ sum says where the clip starts that runs to the current frame. Single-head atten
 from the current feature to that clip.
 Published and not causal: in training one clip is chosen for 64 frames together, by correlating the 64 with every stretch of 64 of the
 cache, and each of the 64 attends to the clip's end, up to 63 frames ahead. Inference, one frame at a time, looks at nothing ahead.
-Changed: every frame chooses its own clip from its own past, in training too. `attention="published-lookahead"` trains as published; then
-calls of several frames look ahead, and the network declares it. The published cache is filled by a second, frozen backbone; here both
-branches see the same features. Keys and values are not formed per cached frame: scores come from the query carried back through the
+Uncertain: nothing of the temporal part.
+Changed: every frame chooses its own clip from its own past, in training too. `attention="published-lookahead"` trains as published; what
+it answers outside training is causal all the same, where the release also validates in training with the look-ahead. The published
+cache is filled by a second, frozen backbone, and both branches begin from a network trained before; here both see the same features and
+begin at random. Keys and values are not formed per cached frame: scores come from the query carried back through the
 key projection, and the value projection follows the weighted mean, which gives the same numbers at O(T D) per frame. The key has no
 bias, which would shift all scores of a query alike."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -36,7 +39,7 @@ class DACATConfig(RecognizerConfig):
     d_hidden: Positive = Field(512, description="Units of both LSTMs. Release: 512.")
     cache_len: Positive = Field(8192, description="Frames kept; older ones are forgotten. Release: 8192.")
     attention: Literal["causal", "published-lookahead"] = Field(
-        "causal", description="Each frame's clip from its own past, or one per clip_len frames whose end all of them see, as released."
+        "causal", description="In training: each frame's clip from its own past, or one for clip_len frames that see all of it (release)."
     )
 
 
@@ -62,7 +65,6 @@ class DACAT(Recognizer[DACATState]):
     def __init__(self, config: DACATConfig) -> None:
         super().__init__(config)
         width, d_hidden = config.feature_width, config.d_hidden
-        self.lookahead = config.clip_len - 1 if config.attention == "published-lookahead" else 0
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width)
@@ -76,11 +78,24 @@ class DACAT(Recognizer[DACATState]):
         return DACATState((0,) * n_lanes, self.zeros(n_lanes, 0, self.feature_width), empty(), empty())
 
     def temporal(self, features: Tensor, state: DACATState) -> Output[DACATState]:
+        return self._answer(features, state, chosen_clip)
+
+    def temporal_in_training(self, features: Tensor, state: DACATState, n_frames: Tensor) -> Output[DACATState]:
+        if self.config.attention == "causal":
+            return self.temporal(features, state)
+
+        def choose(features: Tensor, line: Tensor, visible: Tensor) -> Tensor:
+            return self._shared_clip(features, line, visible, state.frame_index, n_frames.tolist())
+
+        return self._answer(features, state, choose)
+
+    def _answer(self, features: Tensor, state: DACATState, choose: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Output[DACATState]:
+        """`choose` gives the clips of frames (b, l, d) in the line (b, t, d), of which they may see (b, l, t): (b, l, t)."""
         length, limit = features.shape[1], self.config.cache_len
         line, cache = join(state.cache, full(features), state.frame_index, limit)
         line = line.to(features.dtype)
         visible = visible_in_cache(state.frame_index, length, state.length, limit).to(features.device)
-        clip = chosen_clip(features, line, visible) if not self.lookahead else self._shared_clip(features, line, visible, state)
+        clip = choose(features, line, visible)
         frame, frame_state = self.frame_lstm(features, state.frame)
         attended, clip_state = self.clip_lstm(self._attend(features, line, clip), state.clip)
         logits = (self.frame_classifier(frame) + self.clip_classifier(attended)) / 2
@@ -92,14 +107,19 @@ class DACAT(Recognizer[DACATState]):
         scores = carried_back @ line.transpose(1, 2) * line.shape[-1] ** -0.5
         return self.value(scores.masked_fill(~clip, -torch.inf).softmax(-1) @ line)
 
-    def _shared_clip(self, features: Tensor, line: Tensor, visible: Tensor, state: DACATState) -> Tensor:
-        """The released training's choice: frames of a call that lie in the same clip_len frames share one clip and see to its end."""
-        clip = torch.zeros_like(visible)
-        for part in chunk_segments(features.shape[1], state.frame_index, self.config.clip_len):
-            for lane in range(features.shape[0]):
-                slots = visible[lane, part.start : part.stop].any(0).nonzero()[:, 0]  # all that some frame of the part may see
-                start = best_stretch(features[lane, part.start : part.stop], line[lane, slots])
-                clip[lane, part.start : part.stop, slots[start:]] = True
+    def _shared_clip(self, features: Tensor, line: Tensor, visible: Tensor, seen: Sequence[int], ends: Sequence[int]) -> Tensor:
+        """The released training's choice: frames of a call that lie in the same clip_len frames share one clip and see to its end.
+
+        seen: frames before this call, lane by lane; ends: frames of this call, after which padding follows that shares nothing."""
+        clip = visible.clone()
+        for part in chunk_segments(features.shape[1], seen, self.config.clip_len):
+            for lane, end in enumerate(ends):
+                if part.start < end:
+                    shared = slice(part.start, min(part.stop, end))
+                    slots = visible[lane, shared].any(0).nonzero()[:, 0]  # all that some frame of the part may see
+                    start = best_stretch(features[lane, shared], line[lane, slots])
+                    clip[lane, shared] = False
+                    clip[lane, shared, slots[start:]] = True
         return clip
 
 

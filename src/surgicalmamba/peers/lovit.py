@@ -85,7 +85,9 @@ class LoViT(Recognizer[LoViTState]):
         auxiliary = {"transition_map": self.transition(joined)[..., 0]} if self.training else {}
         return Output(self.classifier(joined), None, replace(state, small=small, large=large, cache=cache).advance(length), auxiliary)
 
-    def training_loss(self, output: Output[LoViTState], labels: Tensor, target: Tensor) -> Tensor | None:
+    def training_loss(
+        self, output: Output[LoViTState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+    ) -> Tensor | None:
         """Squared distance of the predicted transition map from the true one, mean over labelled frames."""
         if self.config.map_weight == 0 or not output.auxiliary:
             return None

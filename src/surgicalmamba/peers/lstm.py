@@ -2,7 +2,7 @@
 
 Published (code): features -> one-layer LSTM of 512 units -> linear; the hidden state is carried from clip to clip in training and test,
 cut off from its gradients at clip ends and emptied at a video's start; clips of 64 frames (256 as first stage of DACAT), one video at a
-time, AdamW at 1e-5 (1e-4 above a frozen backbone), weight decay 0.01, cross-entropy, up to 200 epochs.
+time, AdamW at 1e-5 (1e-4 where the bottom three stages of the backbone are frozen), weight decay 0.01, cross-entropy, up to 200 epochs.
 Uncertain: nothing of the temporal part.
 Changed: it runs on the features it is given; the paper's subject, batch normalisation inside the backbone, does not arise, since our
 backbone has none."""

@@ -7,7 +7,8 @@ the change of log-probabilities, the earlier frame held constant. What is new in
 student distilled from whichever teacher has not seen a video. Features are given here, so none of that is.
 Uncertain: dropped and masked values are set to 0 here, without scaling the others up.
 Changed: the state carries which channels a lane has lost, so that they stay lost for the whole video when training goes clip by clip. Time
-masks are drawn per call: as published where a call is a whole video, else at most a tenth of the clip each."""
+masks are drawn per clip: as published where a clip is a whole video, as in configs/peers/mttr-net.yaml, else a tenth of the clip each at
+most. Several clips of a video leave the changes across their ends out of the truncated mean square."""
 
 from dataclasses import dataclass, replace
 
@@ -61,11 +62,13 @@ class MTTRNet(Recognizer[MTTRNetState]):
         shape = (n_lanes, self.config.n_layers, self.config.d_hidden)
         return MTTRNetState((0,) * n_lanes, LSTMMemory(self.zeros(*shape), self.zeros(*shape)), self.zeros(n_lanes, self.feature_width))
 
+    def temporal_in_training(self, features: Tensor, state: MTTRNetState, n_frames: Tensor) -> Output[MTTRNetState]:
+        begins = torch.tensor([seen == 0 for seen in state.frame_index], device=features.device)[:, None]
+        state = replace(state, lost=torch.where(begins, self._lost_channels(state.lost), state.lost))
+        kept = (1 - state.lost.to(features.dtype))[:, None] * self._kept_times(features, n_frames)
+        return self.temporal(features * kept, state)
+
     def temporal(self, features: Tensor, state: MTTRNetState) -> Output[MTTRNetState]:
-        if self.training:
-            begins = torch.tensor([seen == 0 for seen in state.frame_index], device=features.device)[:, None]
-            state = replace(state, lost=torch.where(begins, self._lost_channels(state.lost), state.lost))
-            features = features * (1 - state.lost.to(features.dtype))[:, None] * self._kept_times(features)
         y, lstm = self.lstm(features, state.lstm)
         return Output(self.classifier(y), None, replace(state, lstm=lstm).advance(features.shape[1]))
 
@@ -75,17 +78,20 @@ class MTTRNet(Recognizer[MTTRNetState]):
         chosen = torch.rand_like(like).argsort(dim=1)[:, :n_lost]
         return torch.zeros_like(like).scatter(1, chosen, 1.0)
 
-    def _kept_times(self, features: Tensor) -> Tensor:
-        """Ones (b, l, 1) with zeros where a time mask lies."""
-        n_lanes, length = features.shape[:2]
-        drawn = torch.rand(3, n_lanes, self.config.time_masks, 1, device=features.device)
-        spans = (drawn[0] * (int(self.config.time_mask_share * length) + 1)).floor() * (drawn[1] < self.config.time_mask_probability)
+    def _kept_times(self, features: Tensor, n_frames: Tensor) -> Tensor:
+        """Ones (b, l, 1) with zeros where a time mask lies, among the first n_frames (b,) of a lane."""
+        drawn = torch.rand(3, len(features), self.config.time_masks, 1, device=features.device)
+        length = n_frames[:, None, None]
+        longest = (self.config.time_mask_share * length).floor()
+        spans = (drawn[0] * (longest + 1)).floor() * (drawn[1] < self.config.time_mask_probability)
         starts = (drawn[2] * (length - spans + 1)).floor()
-        times = torch.arange(length, device=features.device)
+        times = torch.arange(features.shape[1], device=features.device)
         masked = ((times >= starts) & (times < starts + spans)).any(1)  # (b, l)
         return (~masked).to(features.dtype)[..., None]
 
-    def training_loss(self, output: Output[MTTRNetState], labels: Tensor, target: Tensor) -> Tensor | None:
+    def training_loss(
+        self, output: Output[MTTRNetState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+    ) -> Tensor | None:
         if self.config.smooth_weight == 0:
             return None
         return self.config.smooth_weight * truncated_mean_square(output.logits.float(), labels, self.config.largest_jump)

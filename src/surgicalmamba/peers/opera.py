@@ -75,7 +75,9 @@ class OperA(Recognizer[OperAState]):
         weights = first.attention.weights(x, x, state.cache[:, :, 0], mask)
         return {"attention": weights[:, :, state.length :], "frame_logits": self.frame_classifier(features)}
 
-    def training_loss(self, output: Output[OperAState], labels: Tensor, target: Tensor) -> Tensor | None:
+    def training_loss(
+        self, output: Output[OperAState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+    ) -> Tensor | None:
         """The cross-entropy of the frame classifier, mean, plus attention regularisation: the same cross-entropy weighed by the
         attention a frame receives, over the number of frames that may look at it, so that hard frames are attended less."""
         if not output.auxiliary:

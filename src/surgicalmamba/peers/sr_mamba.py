@@ -4,13 +4,15 @@ Published: a ResNet-34 trained together with a bidirectional Mamba decoder in on
 The repository holds no code. Scanning backwards in time needs the future: an online answer at frame t takes a scan of everything up to t
 in both directions, anew for every frame, at O(T) per frame and O(T^2) per video.
 Uncertain: widths, depth, how the two directions are joined (here: summed before the gate), and the auxiliary target, which is left out.
-Changed: the blocks are those of our single-path control (SSD path, gated RMSNorm, feed-forward), so that only the direction differs.
-Evaluation re-scans the prefix for every frame and is causal. Training, as published, answers all frames of a call from one pass over
-the procedure up to the call's end, so a training frame sees the rest of its call. With a single block the backward scan adds nothing
+Changed: the blocks are those of our single-path control (SSD path, gated RMSNorm, feed-forward), without its LayerNorm after the first
+projection; from `sr-mamba-forward` only the direction differs.
+Evaluation re-scans the prefix for every frame and is causal. Training, as published, answers all frames of a clip from one pass over
+the procedure up to the clip's end, so a training frame sees the rest of its clip. With a single block the backward scan adds nothing
 online: at the newest frame it has seen that frame alone. What it adds comes from the blocks above, whose forward scan reads tokens that
 it has revised."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -169,20 +171,27 @@ class SRMamba(Recognizer[PrefixState]):
         return replace(state, cache=append(state.cache, full(features), state.frame_index)).advance(features.shape[1])
 
     def temporal(self, features: Tensor, state: PrefixState) -> Output[PrefixState]:
+        return self._answer(features, state, lambda known, seen, lanes: self._rescan(known, seen))
+
+    def temporal_in_training(self, features: Tensor, state: PrefixState, n_frames: Tensor) -> Output[PrefixState]:
+        return self._answer(features, state, lambda known, seen, lanes: self._scan(known, seen, n_frames[lanes]))
+
+    def _answer(self, features: Tensor, state: PrefixState, scan: Callable[[Tensor, int, list[int]], Tensor]) -> Output[PrefixState]:
+        """`scan` gives the logits (b, l, k) of lanes that have all seen as many frames before: from what they know, that number, and
+        which lanes they are."""
         length, after = features.shape[1], self._remember(features, state)
-        alike: dict[int, list[int]] = defaultdict(list)  # lanes by the frames they have seen: these share a scan
+        alike: dict[int, list[int]] = defaultdict(list)
         for lane, seen in enumerate(state.frame_index):
             alike[seen].append(lane)
         logits: dict[int, Tensor] = {}
         for seen, lanes in alike.items():
             known = after.cache[lanes, : seen + length].to(features.dtype)
-            answers = self._scan(known, seen) if self.training else self._rescan(known, seen)
-            logits |= dict(zip(lanes, answers, strict=True))
+            logits |= dict(zip(lanes, scan(known, seen, lanes), strict=True))
         return Output(torch.stack([logits[lane] for lane in range(len(state.frame_index))]), None, after)
 
-    def _scan(self, known: Tensor, seen: int) -> Tensor:
-        """Logits after `seen` frames, (b, l, k), of one pass in both directions over known (b, seen + l, d)."""
-        return self.stack(known, self.stack.initial_state(full(known)))[0][:, seen:]
+    def _scan(self, known: Tensor, seen: int, n_frames: Tensor) -> Tensor:
+        """Logits after `seen` frames, (b, l, k), of one pass in both directions over known (b, seen + l, d), padding left out."""
+        return self.stack(known, self.stack.initial_state(full(known)), seen + n_frames)[0][:, seen:]
 
     def _rescan(self, known: Tensor, seen: int) -> Tensor:
         """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k). Several prefixes share a pass."""

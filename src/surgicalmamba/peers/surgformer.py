@@ -6,6 +6,7 @@ all 16 frames), each with its own projections; the projected answer of a shorter
 the next wider one before that is projected; then a linear layer and a residual. Spatial attention within each frame over its
 patches and the class token follows, whose answers for the class token are averaged over frames; then an MLP. Attention inside the
 window goes both ways, but the window ends now.
+Uncertain: nothing of the temporal part.
 Changed: a frame is one feature instead of 196 patches: spatial attention is between this feature and the class token. Feature
 projection and learned codes of the 16 places stand for patch embedding and its position codes. Nothing can be kept between frames
 but the raw features, because tokens mix from the first block on, so a live frame costs 16 tokens through every block.

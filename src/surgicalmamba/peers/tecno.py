@@ -8,6 +8,7 @@ Uncertain: how much of the published score is the feature extractor's.
 Changed: no softmax before the cross-entropy (the released training applies it twice); the losses of the stages are summed, not averaged,
 and label smoothing, where it is asked for, is on the last stage. Streaming keeps the last 2 x dilation inputs of every layer."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -108,7 +109,14 @@ class TeCNO(Recognizer[TeCNOState]):
         earlier = {f"stage{number}": said for number, said in enumerate(logits[:-1])} if self.training else {}
         return Output(logits[-1], None, replace(state, stages=tuple(states)).advance(features.shape[1]), earlier)
 
-    def training_loss(self, output: Output[TeCNOState], labels: Tensor, target: Tensor) -> Tensor | None:
+    def training_loss(
+        self, output: Output[TeCNOState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+    ) -> Tensor | None:
         """Cross-entropy of the stages before the last."""
-        losses = [masked_cross_entropy(logits.float(), labels) for logits in output.auxiliary.values()]
-        return torch.stack(losses).sum() if losses else None
+        return cross_entropy_of(output.auxiliary.values(), labels, class_weights)
+
+
+def cross_entropy_of(stages: Iterable[Tensor], labels: Tensor, class_weights: Tensor | None) -> Tensor | None:
+    """The summed cross-entropy of several logits (b, l, k); None without any."""
+    losses = [masked_cross_entropy(logits.float(), labels, class_weights=class_weights) for logits in stages]
+    return torch.stack(losses).sum() if losses else None

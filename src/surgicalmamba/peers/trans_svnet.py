@@ -5,11 +5,15 @@ Published (code): frozen frame features and a frozen TeCNO (8 layers, 32 maps). 
 vectors, zeros before the video's start. The decoder's query is tanh of a bias-free projection of the current frame; it attends to the
 30 and its output, as wide as the phases, is the logits. Residual sums are normalised without learned scale. Three trainings one after
 the other: SGD for the features, Adam 5e-4 for TeCNO, Adam 1e-3 for 25 epochs for the transformer.
-Uncertain: whether the feed-forward layers have biases (here: none).
-Changed: TeCNO learns at the same time, from its own cross-entropy, and gets no gradient from the transformer: one training, and TeCNO
-learns what it would learn alone. The zeros before the start take part in the attention, as published."""
+Uncertain: nothing of the temporal part.
+Changed: TeCNO learns at the same time, from its own cross-entropy, and gets no gradient from the transformer: one training at one rate.
+As in the release, where TeCNO is finished by then, the transformer learns from answers without dropout; TeCNO learns with it. Class
+weights, where they are asked for, are on the answers of both; the release weighs TeCNO's alone. The zeros before the start take part in
+the attention, as published."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,9 +24,8 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.tecno import StageState, TeCNO, TeCNOConfig, TeCNOState
+from surgicalmamba.peers.tecno import StageState, TeCNO, TeCNOConfig, TeCNOState, cross_entropy_of
 from surgicalmamba.peers.windows import windows
-from surgicalmamba.train.losses import masked_cross_entropy
 
 
 class TransSVNetConfig(TeCNOConfig):
@@ -64,19 +67,43 @@ class TransSVNet(Recognizer[TransSVNetState]):
         return TransSVNetState((0,) * n_lanes, self.tecno.initial_state(n_lanes).stages, answers)
 
     def temporal(self, features: Tensor, state: TransSVNetState) -> Output[TransSVNetState]:
-        said = self.tecno.temporal(features, TeCNOState(state.frame_index, state.stages))
+        return self._ask(features, state, self.tecno.temporal(features, _memory_of_tecno(state)))
+
+    def temporal_in_training(self, features: Tensor, state: TransSVNetState, n_frames: Tensor) -> Output[TransSVNetState]:
+        """TeCNO twice: with dropout for its own loss, and as it is live for the transformer and for what is carried on."""
+        learning = self.tecno.temporal(features, _memory_of_tecno(state))
+        with torch.no_grad(), at_rest(self.tecno):
+            said = self.tecno.temporal(features, _memory_of_tecno(state))
+        return replace(self._ask(features, state, said), auxiliary={**learning.auxiliary, "tecno": learning.logits})
+
+    def _ask(self, features: Tensor, state: TransSVNetState, said: Output[TeCNOState]) -> Output[TransSVNetState]:
+        """The transformer's answers from what TeCNO has said to these frames."""
         recent, answers = windows(said.logits.detach(), state.answers)  # (b, l, n, k)
         recent = recent.flatten(0, 1)
         query = torch.tanh(self.embed(features)).flatten(0, 1)[:, None]  # (b l, 1, k)
         logits = self.decoder(query, self.encoder(recent, recent)).unflatten(0, features.shape[:2])[:, :, 0]
-        auxiliary = {**said.auxiliary, "tecno": said.logits} if self.training else {}
-        after = replace(state, stages=said.state.stages, answers=answers).advance(features.shape[1])
-        return Output(logits, None, after, auxiliary)
+        return Output(logits, None, replace(state, stages=said.state.stages, answers=answers).advance(features.shape[1]))
 
-    def training_loss(self, output: Output[TransSVNetState], labels: Tensor, target: Tensor) -> Tensor | None:
+    def training_loss(
+        self, output: Output[TransSVNetState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+    ) -> Tensor | None:
         """Cross-entropy of every stage of TeCNO."""
-        losses = [masked_cross_entropy(logits.float(), labels) for logits in output.auxiliary.values()]
-        return torch.stack(losses).sum() if losses else None
+        return cross_entropy_of(output.auxiliary.values(), labels, class_weights)
+
+
+def _memory_of_tecno(state: TransSVNetState) -> TeCNOState:
+    return TeCNOState(state.frame_index, state.stages)
+
+
+@contextmanager
+def at_rest(network: nn.Module) -> Iterator[None]:
+    """In evaluation mode for a while."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)
 
 
 class NarrowLayer(nn.Module):

@@ -32,7 +32,7 @@ def explain(model: AnyRecognizer, objective: Objective, window: Sequence[Clip], 
     for clip in window:
         try:
             with torch.no_grad():
-                model.forward_features(clip.features, clip.before)
+                model.forward_features(clip.features, clip.before, torch.from_numpy(clip.batch.n_frames).to(clip.features.device))
         except NonFiniteError as error:
             return NonFiniteError(f"{error} {place(clip.batch, error.lane, update)}", error.lane)
     for clip in window:

@@ -76,20 +76,26 @@ class Trainer:
         starting = [lane for lane, starts in enumerate(batch.starts) if starts]
         lanes = self.lanes if self.lanes is not None else self.model.initial_state(len(batch.videos))
         before = lanes.reset(starting)
-        inputs = torch.from_numpy(batch.frames).to(self.device)
-        labels = torch.from_numpy(batch.labels).to(self.device)
+        length = self._length(batch)
+        inputs = torch.from_numpy(batch.frames[:, :length]).to(self.device)
+        labels = torch.from_numpy(batch.labels[:, :length]).to(self.device)
         assert batch.target is not None
-        target = torch.from_numpy(batch.target).to(self.device)
+        target = torch.from_numpy(batch.target[:, :length]).to(self.device)
+        n_frames = torch.from_numpy(batch.n_frames).to(self.device)
         self._draw_anew()
         try:
             with torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext():
                 features = self._features(inputs)
-                output = self._temporal(features, before)
+                output = self._temporal(features, before, n_frames)
         except NonFiniteError as error:
             raise NonFiniteError(f"{error} {place(batch, error.lane, self.update)}", error.lane) from None
         self.lanes = output.state
-        own = self.model.training_loss(output, labels, target)
+        own = self.model.training_loss(output, labels, target, self.objective.class_weights)
         return Clip(batch, features, before, output, labels, target, self.objective.of_clip(output, labels, target, own))
+
+    def _length(self, batch: ClipBatch) -> int:
+        """Frames of a clip that are worth computing: as many as the longest lane of all processes has, for sharded ones work in step."""
+        return int(self.world.join(torch.tensor([batch.n_frames.max()], device=self.device)).max())
 
     def _draw_anew(self) -> None:
         """What a network draws at random in training follows from the clip's place in the run, so a run that goes on draws the same."""
@@ -105,9 +111,10 @@ class Trainer:
         frames = normalise(inputs, backbone.mean_rgb, backbone.std_rgb)
         return self.model.encode(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
-    def _temporal(self, features: Tensor, before: LaneState) -> Output[Any]:
+    def _temporal(self, features: Tensor, before: LaneState, n_frames: Tensor) -> Output[Any]:
         """A process that stopped alone would leave the others waiting: sharded, all look at the loss together instead."""
-        return self.model.advance(features, before) if self.sharded else self.model.forward_features(features, before)
+        run = self.model.advance if self.sharded else self.model.forward_features
+        return run(features, before, n_frames)
 
     def _step(self, window: list[Clip]) -> dict[str, float]:
         """One optimizer update from the clips of a window; the lanes' history ends here."""
