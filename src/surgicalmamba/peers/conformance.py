@@ -1,28 +1,22 @@
 """Does a recognizer keep the contract? Every check gives one line; a failed one says what was found and what to change.
 
-Random features from a fixed seed, the network in evaluation mode, answers compared relative to the largest logit."""
+The network is in evaluation mode and all that is compared comes from fixed seeds, so the same call says the same."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.recognizer import AnyRecognizer, Memory
-from surgicalmamba.stream.session import Session
+from surgicalmamba.model.recognizer import AnyRecognizer
+from surgicalmamba.peers.comparing import TOLERANCE, ContractError, difference, draw, excess, in_pieces, require_equal, spread, whole
+from surgicalmamba.peers.conformance_memory import SIZES, memory_class, plain_memory, remembering, snapshot
 
-TOLERANCE = 1e-4
-"""Largest difference of logits, relative to the largest logit or 1: what float32 leaves of two orders of summation."""
-SIZES = (10, 1_000, 10_000)
-"""Frames after which the memory is measured."""
-CALL = 500
-"""Frames per call while a memory is filled."""
 FEATURE_WIDTH, N_PHASES = 16, 7
 """Of a network that is built for the checks."""
-LARGEST_CUT = 17
-PUSHES = 30
+LATE, LATER = 1_000, 8
+"""Frames that a procedure has behind it when its answers are looked at again, and how many frames then follow."""
 
 
 @dataclass(frozen=True)
@@ -40,65 +34,56 @@ class Finding:
         return asdict(self)
 
 
-def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] = SIZES) -> Iterator[Finding]:
-    """Every check in turn. `n_frames` should lead over the ends of the network's own windows, chunks and clips."""
+def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] = SIZES, late: int = LATE) -> Iterator[Finding]:
+    """Every check in turn; only the first for a network that cannot be called at all.
+
+    `n_frames` should lead over the ends of the network's own windows, chunks and clips; `late` frames are passed without comparing them."""
+    checks: dict[str, Callable[[], str]] = {
+        "shapes and initial state": lambda: shapes(model, n_frames),
+        "step loop equals whole sequence": lambda: step_loop(model, n_frames),
+        "any cut equals whole sequence": lambda: any_cut(model, n_frames),
+        "causal, look-ahead zero": lambda: causality(model, n_frames),
+        "the same late in a procedure": lambda: late_answers(model, late),
+        "reset equals fresh": lambda: reset(model, n_frames),
+        "lanes are independent": lambda: lanes(model, n_frames),
+        "snapshot is exact": lambda: snapshot(model),
+        "remembering equals answering": lambda: remembering(model, n_frames),
+        "memory is of the declared class": lambda: memory_class(model, sizes),
+    }
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            for name, check in CHECKS.items():
-                yield _run(name, lambda check=check: check(model, n_frames))  # type: ignore[misc]
-            yield _run("memory is of the declared class", lambda: memory_class(model, sizes))
+            for name, check in checks.items():
+                finding, has_raised = _run(name, check)
+                yield finding
+                if has_raised and name == "shapes and initial state":
+                    return
     finally:
         model.train(was_training)
 
 
 def stir(model: AnyRecognizer) -> AnyRecognizer:
-    """The same network with every weight moved a little: parts that begin at zero would hide what they do."""
-    draw = torch.Generator().manual_seed(5)
+    """The same network with every weight moved a little: parts that begin at zero would hide what they do.
+
+    Matrices are moved by what their inputs are many, so that a wide network is stirred no more than a narrow one."""
+    generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw).to(parameter))
+            size = 0.1 if parameter.dim() < 2 else 0.3 * parameter[0].numel() ** -0.5
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator).to(parameter))
     return model
 
 
-def _run(name: str, check: Callable[[], str]) -> Finding:
+def _run(name: str, check: Callable[[], str]) -> tuple[Finding, bool]:
+    """What came of a check, and whether the network raised an error of its own."""
     try:
-        return Finding(name, True, check())
+        return Finding(name, True, check()), False
     except ContractError as failure:
-        return Finding(name, False, str(failure))
-    except Exception as error:  # foreign code fails in its own ways; that too is a finding
+        return Finding(name, False, str(failure)), False
+    except (Exception, SystemExit) as error:  # foreign code fails in its own ways; that too is a finding
         reason = (str(error).strip() or "no message").splitlines()[0]
-        return Finding(name, False, f"raised {type(error).__name__}: {reason}")
-
-
-class ContractError(Exception):
-    """A check that did not hold."""
-
-
-def _features(model: AnyRecognizer, n_lanes: int, n_frames: int, seed: int = 0) -> Tensor:
-    drawn = torch.randn(n_lanes, n_frames, model.feature_width, generator=torch.Generator().manual_seed(seed))
-    return drawn.to(model.device, model.dtype)
-
-
-def _whole(model: AnyRecognizer, features: Tensor) -> Tensor:
-    logits: Tensor = model.forward_features(features).logits
-    return logits
-
-
-def _difference(a: Tensor, b: Tensor) -> float:
-    """Largest difference over the largest logit; infinite where one is not finite."""
-    if a.shape != b.shape:
-        raise ContractError(f"logits of shape {tuple(a.shape)} instead of {tuple(b.shape)}")
-    value = float((a.double() - b.double()).abs().max() / max(1.0, float(b.double().abs().max())))
-    return value if value == value else float("inf")
-
-
-def _require_equal(a: Tensor, b: Tensor, otherwise: str) -> str:
-    difference = _difference(a, b)
-    if difference > TOLERANCE:
-        raise ContractError(f"{otherwise} (largest difference {difference:.1e} of the largest logit)")
-    return f"largest difference {difference:.1e}"
+        return Finding(name, False, f"raised {type(error).__name__}: {reason}"), True
 
 
 def shapes(model: AnyRecognizer, n_frames: int) -> str:
@@ -106,167 +91,142 @@ def shapes(model: AnyRecognizer, n_frames: int) -> str:
     state = model.initial_state(2)
     if not isinstance(state, LaneState):
         raise ContractError(f"the state is a {type(state).__name__}; derive it from LaneState")
+    plain_memory(state)
     if any(tensor.shape[0] != 2 for tensor in state.tensors()):
         raise ContractError("a tensor of the state has not the lane as its first axis")
     if any(bool(tensor.any()) for tensor in state.tensors()) or state.frame_index != (0, 0):
         raise ContractError("the initial state is not zero; a lane that begins anew is zeroed, so zero must mean nothing seen")
-    features = _features(model, 2, n_frames)
+    features = draw(model, 2, n_frames)
     output = model.forward_features(features)
     if output.logits.shape != (2, n_frames, model.n_phases):
         raise ContractError(f"logits of shape {tuple(output.logits.shape)} for {n_frames} frames of 2 lanes and {model.n_phases} phases")
+    intensity = output.intensity_logits
+    if intensity is not None and (intensity.dim() != 3 or intensity.shape[:2] != (2, n_frames)):
+        raise ContractError(f"intensity_logits of shape {tuple(intensity.shape)}; give (2, {n_frames}, n), or None without an intensity")
     if output.state.frame_index != (n_frames, n_frames):
         raise ContractError(f"the state's clocks are {output.state.frame_index} after {n_frames} frames; return state.advance(l)")
-    if _difference(_whole(model, features + 1.0), output.logits) < 1e-7:
+    plain_memory(output.state)
+    if difference(whole(model, features + 1.0), output.logits) < 1e-7:
         raise ContractError("the logits do not depend on the features")
     return f"logits {tuple(output.logits.shape)}, state of {len(state.tensors())} tensors"
 
 
 def step_loop(model: AnyRecognizer, n_frames: int) -> str:
-    features = _features(model, 2, n_frames)
-    return _require_equal(_in_pieces(model, features, [1] * n_frames), _whole(model, features), "frame by frame gives other logits")
+    """Frame by frame, the memory included; and no call may write into the memory it was given."""
+    features = draw(model, 2, n_frames)
+    stepped, state = in_pieces(model, features, [1] * n_frames)
+    told = require_equal(stepped, whole(model, features), "frame by frame gives other logits")
+    once = model.forward_features(features).state
+    assert isinstance(state, LaneState)
+    if state.nbytes != once.nbytes:
+        raise ContractError(f"frame by frame leaves a memory of {state.nbytes:,} bytes, one call one of {once.nbytes:,}")
+    for length in (1, n_frames):
+        before = [tensor.clone() for tensor in once.tensors()]
+        model.forward_features(features[:, :length], once)
+        if any(not torch.equal(kept, now) for kept, now in zip(before, once.tensors(), strict=True)):
+            raise ContractError(f"a call of {length} frame(s) writes into the state it was given; return a new one")
+    return told
 
 
 def any_cut(model: AnyRecognizer, n_frames: int) -> str:
-    """Calls of mixed lengths, the first of a single frame."""
-    features = _features(model, 2, n_frames)
-    draw = torch.Generator().manual_seed(1)
-    lengths = [1]
-    while sum(lengths) < n_frames:
-        lengths.append(min(int(torch.randint(1, LARGEST_CUT + 1, (), generator=draw)), n_frames - sum(lengths)))
-    return _require_equal(_in_pieces(model, features, lengths), _whole(model, features), "cut into calls it gives other logits")
-
-
-def _in_pieces(model: AnyRecognizer, features: Tensor, lengths: Sequence[int]) -> Tensor:
-    state, logits = None, []
-    for piece in features.split(list(lengths), dim=1):
-        output = model.forward_features(piece, state)
-        state = output.state
-        logits.append(output.logits)
-    return torch.cat(logits, dim=1)
+    """Calls of every short length, long calls that go on from a memory, and calls as long as a training clip."""
+    features = draw(model, 2, n_frames)
+    expected, told = whole(model, features), ""
+    mixed: list[int] = []
+    while sum(mixed) + len(mixed) + 1 <= n_frames:
+        mixed.append(len(mixed) + 1)
+    half, clip = n_frames // 2, min(model.config.clip_len, n_frames // 3)
+    cuts = [[*mixed, n_frames - sum(mixed)], [1, n_frames - 1], [half, n_frames - half], [clip] * (n_frames // clip) + [n_frames % clip]]
+    for cut in cuts:
+        lengths = [length for length in cut if length]
+        calls = ", ".join(map(str, lengths[:3])) + (", ..." if len(lengths) > 3 else "")
+        told = require_equal(in_pieces(model, features, lengths)[0], expected, f"cut into calls of {calls} frames it gives other logits")
+    return told
 
 
 def causality(model: AnyRecognizer, n_frames: int) -> str:
     """Change everything after a frame: the logits up to it must stay."""
     if model.lookahead != 0:
         raise ContractError(f"it declares a look-ahead of {model.lookahead} frames; an online recognizer has none")
-    features, other = _features(model, 1, n_frames), _features(model, 1, n_frames, seed=2)
-    before = _whole(model, features)
+    features, other = draw(model, 1, n_frames), draw(model, 1, n_frames, seed=2)
+    before = whole(model, features)
     worst = 0.0
     for t in sorted({0, 1, n_frames // 3, n_frames // 2, n_frames - 2}):
         changed = torch.cat([features[:, : t + 1], 10 * other[:, t + 1 :]], dim=1)
-        after = _whole(model, changed)
-        moved = ((after - before)[0, : t + 1].abs().amax(-1) > TOLERANCE * max(1.0, float(before.abs().max()))).nonzero()
-        if len(moved):
-            ahead = t + 1 - int(moved[0])
-            raise ContractError(f"frames after {t} change the logits of frame {int(moved[0])}: it looks at least {ahead} frame(s) ahead")
-        worst = max(worst, _difference(after[:, : t + 1], before[:, : t + 1]))
+        worst = max(worst, _unmoved(whole(model, changed)[:, : t + 1], before[:, : t + 1], spread(before), t))
     return f"no frame changes a logit before it (largest difference {worst:.1e})"
 
 
+def _unmoved(after: Tensor, before: Tensor, scale: float, t: int) -> float:
+    """The largest difference of the logits up to frame t, or a refusal that names the first frame that saw what comes after t."""
+    moved = excess(after, before, scale).amax((0, 2))
+    if bool((moved > TOLERANCE).any()):
+        first = int((moved > TOLERANCE).nonzero()[0])
+        raise ContractError(f"frames after {t} change the logits of frame {first}: it looks at least {t + 1 - first} frame(s) ahead")
+    return float(moved.max())
+
+
+def late_answers(model: AnyRecognizer, late: int) -> str:
+    """After many frames, come by in long calls or in short ones: the same answers in steps and at once, and still nothing ahead."""
+    past, now = draw(model, 1, late, seed=6), draw(model, 1, LATER, seed=7)
+    once, often = (_passed(model, past, call) for call in (late // 2, 33))
+    together = model.forward_features(now, once).logits
+    scale = max(spread(together), spread(whole(model, past[:, :LATER])))
+    stepped, _ = in_pieces(model, now, [1] * LATER, once)
+    told = require_equal(stepped, together, f"frame by frame after {late:,} frames it gives other logits", scale)
+    elsewise = model.forward_features(now, often).logits
+    require_equal(elsewise, together, f"the answers after {late:,} frames depend on the calls in which these came", scale)
+    middle = LATER // 2
+    changed = torch.cat([now[:, :middle], 10 * now[:, middle:] + 1.0], dim=1)
+    _unmoved(model.forward_features(changed, once).logits[:, :middle], together[:, :middle], scale, middle - 1)
+    return f"after {late:,} frames, {told}"
+
+
+def _passed(model: AnyRecognizer, features: Tensor, call: int) -> LaneState:
+    """The memory after these frames in calls of one length."""
+    state: LaneState = model.initial_state(features.shape[0])
+    for piece in features.split(call, dim=1):
+        state = model.remember(piece, state)
+    return state
+
+
 def reset(model: AnyRecognizer, n_frames: int) -> str:
-    """One lane begins a new procedure, the other goes on."""
-    first, then = _features(model, 2, n_frames), _features(model, 2, n_frames, seed=3)
+    """One lane begins a new procedure, the other goes on; each of them in turn."""
+    first, then = draw(model, 2, n_frames), draw(model, 2, n_frames, seed=3)
     state = model.forward_features(first).state
-    emptied = state.reset([0])
-    if emptied.frame_index != (0, n_frames):
-        raise ContractError(f"the clocks after a reset of lane 0 are {emptied.frame_index}; expected {(0, n_frames)}")
-    began, went_on = model.forward_features(then, emptied).logits, model.forward_features(then, state).logits
-    told = _require_equal(began[:1], _whole(model, then[:1]), "a lane that was reset answers unlike a fresh one")
-    _require_equal(began[1:], went_on[1:], "a reset of lane 0 changes lane 1")
+    went_on, told = model.forward_features(then, state).logits, ""
+    for lane in (0, 1):
+        emptied = state.reset([lane])
+        clocks = tuple(0 if number == lane else n_frames for number in (0, 1))
+        if emptied.frame_index != clocks:
+            raise ContractError(f"the clocks after a reset of lane {lane} are {emptied.frame_index}; expected {clocks}")
+        for name, tensor in zip(emptied.names(), emptied.tensors(), strict=True):
+            if bool(tensor[lane].any()):
+                raise ContractError(f"a reset of lane {lane} leaves {name!r} as it was; a lane that begins anew is all zeros")
+        began = model.forward_features(then, emptied).logits
+        alone = whole(model, then[lane : lane + 1])
+        told = require_equal(began[lane : lane + 1], alone, "a lane that was reset answers unlike a fresh one")
+        other = slice(1 - lane, 2 - lane)
+        require_equal(began[other], went_on[other], f"a reset of lane {lane} changes lane {1 - lane}")
     return told
 
 
 def lanes(model: AnyRecognizer, n_frames: int) -> str:
-    """Three procedures at different frames, in one batch and each alone."""
-    spent = [n_frames // 2, 0, 3]
-    states, expected = [], []
-    then = _features(model, 3, n_frames // 2, seed=4)
+    """Four procedures at different frames, in one batch and each alone, in one call and in steps."""
+    spent = [n_frames // 2, 0, 3, n_frames // 3]
+    length = max(n_frames // 2, 2)
+    states, then = [], draw(model, 4, length, seed=4)
     for lane, n_before in enumerate(spent):
         state = model.initial_state(1)
-        if n_before:
-            state = model.forward_features(_features(model, 1, n_before, seed=10 + lane), state).state
-        states.append(state)
-        expected.append(model.forward_features(then[lane : lane + 1], state).logits)
-    together = model.forward_features(then, type(states[0]).stack(states))
-    told = _require_equal(together.logits, torch.cat(expected), "a lane's logits depend on its neighbours")
-    taken_out = together.state.select([2])
-    again = _features(model, 1, 5, seed=5)
-    _require_equal(
-        model.forward_features(again, taken_out).logits,
-        model.forward_features(again, model.forward_features(then[2:], states[2]).state).logits,
-        "a lane taken out of a batch goes on otherwise than one that was alone",
-    )
+        states.append(model.forward_features(draw(model, 1, n_before, seed=10 + lane), state).state if n_before else state)
+    alone = [model.forward_features(then[lane : lane + 1], state) for lane, state in enumerate(states)]
+    expected, stacked = torch.cat([output.logits for output in alone]), type(states[0]).stack(states)
+    together = model.forward_features(then, stacked)
+    told = require_equal(together.logits, expected, "a lane's logits depend on its neighbours")
+    few = min(length, 5)
+    stepped, _ = in_pieces(model, then[:, :few], [1] * few, stacked)
+    require_equal(stepped, expected[:, :few], "frame by frame a lane's logits depend on its neighbours", spread(expected))
+    again = draw(model, 1, 5, seed=5)
+    taken_out, kept = (model.forward_features(again, state).logits for state in (together.state.select([2]), alone[2].state))
+    require_equal(taken_out, kept, "a lane taken out of a batch goes on otherwise than one that was alone", spread(expected))
     return told
-
-
-def snapshot(model: AnyRecognizer, n_frames: int) -> str:
-    """A live session, frozen and restored in the middle, to the bit."""
-    vectors = _features(model, 1, 2 * PUSHES)[0].float().cpu()
-    session = Session(model, engine="eager")
-    for vector in vectors[:PUSHES]:
-        session.push_features(vector)
-    blob = session.snapshot()
-    resumed = Session.restore(model, blob)
-    for number, vector in enumerate(vectors[PUSHES:]):
-        uninterrupted, own = session.push_features(vector), resumed.push_features(vector)
-        if uninterrupted != own:
-            raise ContractError(f"a session restored after {PUSHES} frames gives another estimate at frame {PUSHES + number}")
-    return f"equal to the bit over {PUSHES} frames after a restore, {len(blob):,} bytes"
-
-
-def remembering(model: AnyRecognizer, n_frames: int) -> str:
-    """`remember` keeps what `forward_features` keeps."""
-    features = _features(model, 2, n_frames)
-    kept, full = model.remember(features, model.initial_state(2)), model.forward_features(features).state
-    if kept.frame_index != full.frame_index:
-        raise ContractError(f"remember leaves the clocks at {kept.frame_index}, forward_features at {full.frame_index}")
-    for name, a, b in zip(full.names(), kept.tensors(), full.tensors(), strict=True):
-        if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE):
-            raise ContractError(f"remember leaves another {name} than forward_features")
-    return "the memory is the same with and without answers"
-
-
-def memory_class(model: AnyRecognizer, sizes: Sequence[int] = SIZES) -> str:
-    """Bytes of the state after so many frames, against the class that the network declares."""
-    measured = dict(zip(sizes, state_bytes(model, sizes), strict=True))
-    told = ", ".join(f"{size:,} bytes at {n:,}" for n, size in measured.items())
-    first, *later = measured.values()
-    declared: Memory = model.memory
-    if declared not in ("O(1)", "O(W)", "O(T)"):
-        raise ContractError(f"memory={declared!r}; declare O(1), O(W) or O(T)")
-    grows, fills_up = any(size != first for size in later), len(set(later)) <= 1
-    if declared == "O(1)" and grows:
-        raise ContractError(f"it declares O(1) but its state grows: {told}{'; a window that fills up is O(W)' if fills_up else ''}")
-    if declared == "O(W)" and not fills_up:
-        raise ContractError(f"it declares O(W) but its state still grows after {sizes[1]:,} frames: {told}")
-    if declared == "O(T)" and not grows:
-        raise ContractError(f"it declares O(T) but its state stays the same: {told}")
-    points = list(measured.items())
-    slopes = [(b - a) / (m - n) for (n, a), (m, b) in pairwise(points)]
-    if any(later > 1.01 * earlier for earlier, later in pairwise(slopes)):
-        raise ContractError(f"its state grows faster than the time: {told}")
-    return f"{declared}: {told}"
-
-
-def state_bytes(model: AnyRecognizer, sizes: Sequence[int]) -> Iterator[int]:
-    """Bytes of one lane's state after each number of frames, in ascending order."""
-    state, seen = model.initial_state(1), 0
-    for size in sizes:
-        while seen < size:
-            length = min(CALL, size - seen)
-            state = model.remember(_features(model, 1, length, seed=seen), state)
-            seen += length
-        yield state.nbytes
-
-
-CHECKS: dict[str, Callable[[AnyRecognizer, int], str]] = {
-    "shapes and initial state": shapes,
-    "step loop equals whole sequence": step_loop,
-    "any cut equals whole sequence": any_cut,
-    "causal, look-ahead zero": causality,
-    "reset equals fresh": reset,
-    "lanes are independent": lanes,
-    "snapshot is exact": snapshot,
-    "remembering equals answering": remembering,
-}
-"""The checks by name, in order; the size of the memory comes last."""
