@@ -9,7 +9,7 @@ import torch
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.eval.protocols import PROTOCOLS
 from surgicalmamba.model.registry import BUILT_IN, build
-from surgicalmamba.peers.conformance import state_bytes
+from surgicalmamba.peers.conformance_memory import state_bytes
 from surgicalmamba.studies import peers as study_peers
 from surgicalmamba.studies.ablation import AblationPlan
 from surgicalmamba.studies.peers import peer_systems, run_peers, study_settings

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from surgicalmamba.errors import ConfigError
+from surgicalmamba.errors import ConfigError, SurgicalMambaError
 
 if TYPE_CHECKING:
     from surgicalmamba.model.recognizer import AnyRecognizer
@@ -98,15 +98,20 @@ def import_network(place: str) -> "type[AnyRecognizer]":
     module_name, colon, class_name = place.partition(":")
     if not colon or not module_name or not class_name:
         raise ConfigError(f"{place!r} names no recognizer; write module:Class, such as my_models:MyRecognizer.")
+    if "/" in module_name or module_name.endswith(".py"):
+        stem = module_name.rpartition("/")[2].removesuffix(".py")
+        raise ConfigError(f"{place} names a file; write {stem}:{class_name} in the folder of {stem}.py, or with it in PYTHONPATH.")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         network = getattr(import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{place} cannot be imported ({error}); check the name and the working folder.") from None
+    except (Exception, SystemExit) as error:  # whatever foreign code does when it is imported
+        raise ConfigError(f"{place} cannot be imported ({_in_one_line(error)}); mend {module_name}.") from error
     if not isinstance(network, type) or not issubclass(network, Recognizer):
         raise ConfigError(f"{place} is no recognizer; derive it from surgicalmamba.Recognizer.")
-    for attribute in ("name", "config_class"):
+    for attribute in ("name", "config_class", "memory"):
         if not hasattr(network, attribute):
             raise ConfigError(f"{place} has no {attribute!r}; docs/peers.md shows what a recognizer states.")
     return network
@@ -116,4 +121,16 @@ def build(name: str, feature_width: int, n_phases: int, **settings: object) -> "
     """A recognizer with fresh weights for features of this width. `settings` replace those of its config."""
     network = network_of(name)
     given = {"backbone": None, **settings_of(name), "d_feature": feature_width, "n_phases": n_phases, **settings}
-    return network(network.config_class(**given))
+    try:
+        return network(network.config_class(**given))
+    except SurgicalMambaError:
+        raise
+    except (Exception, SystemExit) as error:  # a network of the user's own, or settings that only torch refuses
+        told = ", ".join(f"{key}={value}" for key, value in settings.items()) or "its own settings"
+        raise ConfigError(f"{name} cannot be built with {told} ({_in_one_line(error)}).") from error
+
+
+def _in_one_line(error: BaseException) -> str:
+    """An error of foreign code: its kind and the first line of what it says."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
