@@ -58,6 +58,15 @@ def test_costs_are_those_at_published_sizes_where_they_were_measured(tools, robo
     assert costs == {"ours": ["50.00", "350.00", "2.00"], "tcn": ["50.00", "350.00", "2.00"], "hmm": ["-", "-", "-"]}
 
 
+def test_a_later_comparison_on_a_dataset_counts_for_its_networks_but_not_for_the_first(tools, robot, tmp_path):
+    anew = finished(tmp_path / "anew", "tools", {"ours": (71.0, 0, 0), "hmm": (60.0, 8.0, 14.0), "extra": (1.0, 60.0, 80.0)})
+    overview = read_overview([tools, robot, anew])
+    assert overview.datasets == ("tools", "robot")
+    scores = {name: cells["tools"].jaccard for name, cells in overview.cells.items()}
+    assert scores == {"ours": 70.0, "tcn": 72.0, "hmm": 60.0}  # only what both datasets have
+    assert read_overview([tools, anew]).cells["extra"]["tools"].standing == "behind"
+
+
 def test_the_figure_has_a_panel_per_dataset_and_one_for_the_cost(tools, robot):
     overview = read_overview([tools, robot])
     figure = draw_overview(overview)
@@ -87,7 +96,6 @@ def test_what_is_no_finished_comparison_is_refused_in_one_line(monkeypatch, caps
         ([tmp_path / "nothing"], "cannot be read"),
         ([tmp_path / "text.json"], "not what `study peers` writes"),
         ([ablation], "study: Input should be 'peers'"),
-        ([tools, tools], "the same dataset"),
         ([tools, other], "different networks (ours, tcn)"),
     ]:
         code, printed, complaint = call(monkeypatch, capsys, "study", "peers-overview", *studies, "--out", tmp_path / "o")

@@ -106,6 +106,16 @@ class _Results(_Part):
     step_costs_published_size: dict[str, list[StepCost]]
     compared_with_first: dict[str, _Compared]
 
+    def replaced_by(self, later: "_Results") -> "_Results":
+        """These results with the networks of a later comparison in place of their own, all but the first, which both were compared with."""
+        first = next(iter(self.rows))
+        new = [name for name in later.rows if name != first]
+        changes: dict[str, object] = {}
+        for part in ("rows", "memory", "step_costs", "step_costs_published_size", "compared_with_first"):
+            given = getattr(later, part)
+            changes[part] = {**getattr(self, part), **{name: given[name] for name in new if name in given}}
+        return self.model_copy(update=changes)
+
     def cell(self, name: str) -> Cell:
         summary, compared = self.rows[name].protocols.strict.jaccard, self.compared_with_first.get(name)
         standing = "level"
@@ -116,14 +126,18 @@ class _Results(_Part):
 
 
 def read_overview(folders: Sequence[Path]) -> Overview:
-    """Join the results of `study peers` in these folders. Networks that one of them lacks are left out."""
-    results = [_read(folder) for folder in folders]
-    firsts = {next(iter(result.rows)) for result in results}
+    """Join the results of `study peers` in these folders. Networks that one dataset lacks are left out.
+
+    A second comparison on a dataset, such as of networks trained anew, counts for those of its networks that come after the first."""
+    read = [_read(folder) for folder in folders]
+    firsts = {next(iter(result.rows)) for result in read}
     if len(firsts) > 1:
         raise StudyError(f"the comparisons begin with different networks ({', '.join(sorted(firsts))}): compare each with the same one.")
-    datasets = tuple(result.dataset for result in results)
-    if len(set(datasets)) < len(datasets):
-        raise StudyError(f"two of the comparisons are on the same dataset ({', '.join(datasets)}): give one each.")
+    by_dataset: dict[str, _Results] = {}
+    for result in read:
+        earlier = by_dataset.get(result.dataset)
+        by_dataset[result.dataset] = result if earlier is None else earlier.replaced_by(result)
+    datasets, results = tuple(by_dataset), list(by_dataset.values())
     shared = [name for name in results[0].rows if all(name in result.rows for result in results)]
     cells = {name: {result.dataset: result.cell(name) for result in results} for name in shared}
     ranks = mean_ranks({dataset: {name: cells[name][dataset].jaccard for name in shared} for dataset in datasets})
