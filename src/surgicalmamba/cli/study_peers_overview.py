@@ -10,7 +10,7 @@ from surgicalmamba.cli.study_run import Docs, Title, command_line
 
 
 def peers_overview(
-    studies: Annotated[list[Path], typer.Argument(help="Folders that `study peers` has finished; a later one on the same dataset counts for its networks.")],
+    studies: Annotated[list[Path], typer.Argument(help="Finished folders of `study peers`; a later one counts for its networks.")],
     out: Annotated[Path | None, typer.Option(help="Folder for the figure (PNG and SVG).")] = None,
     docs: Docs = None,
     title: Title = None,
