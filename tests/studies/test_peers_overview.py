@@ -67,6 +67,10 @@ def test_a_later_comparison_on_a_dataset_counts_for_its_networks_but_not_for_the
     assert read_overview([tools, anew]).cells["extra"]["tools"].standing == "behind"
 
 
+def test_a_dataset_may_be_given_another_name(tools, robot):
+    assert read_overview([f"seven tools={tools}", robot]).datasets == ("seven tools", "robot")
+
+
 def test_the_figure_has_a_panel_per_dataset_and_one_for_the_cost(tools, robot):
     overview = read_overview([tools, robot])
     figure = draw_overview(overview)

@@ -10,7 +10,9 @@ from surgicalmamba.cli.study_run import Docs, Title, command_line
 
 
 def peers_overview(
-    studies: Annotated[list[Path], typer.Argument(help="Finished folders of `study peers`; a later one counts for its networks.")],
+    studies: Annotated[
+        list[str], typer.Argument(help="Finished folders of `study peers`, or NAME=FOLDER; a later one counts for its networks.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder for the figure (PNG and SVG).")] = None,
     docs: Docs = None,
     title: Title = None,
@@ -18,7 +20,7 @@ def peers_overview(
 ) -> None:
     """Put comparisons on several datasets side by side: score on each, mean rank, and what a live frame costs. Trains nothing.
 
-    Example: surgicalmamba study peers-overview study/peers-tools study/peers-jigsaws --out study/overview
+    Example: surgicalmamba study peers-overview study/peers-tools synthetic=study/peers-synthetic --out study/overview
     """
     from surgicalmamba.studies.peers_overview import read_overview, text, write_overview
     from surgicalmamba.studies.results import circumstances

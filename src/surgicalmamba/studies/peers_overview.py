@@ -125,11 +125,12 @@ class _Results(_Part):
         return Cell(mean, deviation, standing)
 
 
-def read_overview(folders: Sequence[Path]) -> Overview:
-    """Join the results of `study peers` in these folders. Networks that one dataset lacks are left out.
+def read_overview(studies: Sequence[str | Path]) -> Overview:
+    """Join the results of `study peers` in these folders, or NAME=FOLDER to call a dataset otherwise. Networks that one dataset lacks
+    are left out.
 
     A second comparison on a dataset, such as of networks trained anew, counts for those of its networks that come after the first."""
-    read = [_read(folder) for folder in folders]
+    read = [_read(study) for study in studies]
     firsts = {next(iter(result.rows)) for result in read}
     if len(firsts) > 1:
         raise StudyError(f"the comparisons begin with different networks ({', '.join(sorted(firsts))}): compare each with the same one.")
@@ -154,10 +155,13 @@ def read_overview(folders: Sequence[Path]) -> Overview:
     )
 
 
-def _read(folder: Path) -> _Results:
+def _read(study: str | Path) -> _Results:
+    name, _, place = ("", "", str(study)) if Path(study).exists() else str(study).rpartition("=")
+    folder = Path(place)
     file = folder / "results.json" if folder.is_dir() else folder
     try:
-        return _Results.model_validate_json(file.read_bytes())
+        results = _Results.model_validate_json(file.read_bytes())
+        return results.model_copy(update={"dataset": name}) if name else results
     except OSError as error:
         raise StudyError(f"{file} cannot be read ({error.strerror}); give folders that `study peers` has finished.") from None
     except ValidationError as error:
