@@ -174,8 +174,8 @@ def late_answers(model: AnyRecognizer, late: int) -> str:
     scale = max(spread(together), spread(whole(model, past[:, :LATER])))
     stepped, _ = in_pieces(model, now, [1] * LATER, once)
     told = require_equal(stepped, together, f"frame by frame after {late:,} frames it gives other logits", scale)
-    elsewise = model.forward_features(now, often).logits
-    require_equal(elsewise, together, f"the answers after {late:,} frames depend on the calls in which these came", scale)
+    in_short_calls = model.forward_features(now, often).logits
+    require_equal(in_short_calls, together, f"the answers after {late:,} frames depend on the calls in which these came", scale)
     middle = LATER // 2
     changed = torch.cat([now[:, :middle], 10 * now[:, middle:] + 1.0], dim=1)
     _unmoved(model.forward_features(changed, once).logits[:, :middle], together[:, :middle], scale, middle - 1)
