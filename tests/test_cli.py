@@ -1,12 +1,9 @@
 """The command line as a user meets it: real processes."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
-
-import pytest
 
 
 def run(*arguments, **options):
@@ -30,17 +27,6 @@ def test_an_unknown_verb_is_misuse_with_exit_code_2():
     result = run("docter")
     assert result.returncode == 2
     assert "doctor" in result.stderr
-
-
-@pytest.mark.parametrize(("argument", "code"), [("--version", 0), ("--nonsense", 2)])
-def test_a_process_of_torchrun_says_its_words_and_leaves_with_its_code_but_does_not_take_the_interpreter_down(argument, code):
-    script = "import atexit; atexit.register(print, 'taken down'); from surgicalmamba.cli.main import main; main()"
-    for processes in (1, 2):
-        environment = {**os.environ, "WORLD_SIZE": str(processes)}
-        result = subprocess.run([sys.executable, "-c", script, argument], capture_output=True, text=True, check=False, env=environment)
-        assert result.returncode == code
-        assert ("surgicalmamba" if code == 0 else "nonsense") in (result.stdout if code == 0 else result.stderr)
-        assert ("taken down" in result.stdout) == (processes == 1)
 
 
 def test_doctor_reports_torch_and_says_how_to_get_what_is_missing():

@@ -38,6 +38,15 @@ train(load_config(TrainConfig, Path(sys.argv[1])), watcher=Stop())
 """
 
 
+COMMAND = """
+import atexit
+from surgicalmamba.cli.main import main
+
+atexit.register(print, "taken down")
+main()
+"""
+
+
 def torchrun(*arguments):
     """Two processes; a failure of one ends both."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, arguments)]
@@ -95,8 +104,11 @@ def test_two_processes_with_a_split_model_go_on_where_one_stopped_and_leave_whol
     train(config("one", 4))
     with pytest.raises(KeyboardInterrupt):
         train(config("cut", 4, distributed="shard"), watcher=StopAfter(4))
-    result = torchrun("-m", "surgicalmamba", "train", "--resume", tmp_path / "cut", "--json")
+    (tmp_path / "command.py").write_text(COMMAND)
+    result = torchrun(tmp_path / "command.py", "train", "--resume", tmp_path / "cut", "--json")
     assert result.returncode == 0, result.stderr
+    assert result.stdout.count('"best_epoch"') == 2  # both have said their words
+    assert "taken down" not in result.stdout  # where a late thread of gloo would abort them
     assert_about_the_same(tmp_path / "cut", tmp_path / "one")
     assert {file.name for file in (tmp_path / "cut" / "best" / "val").glob("*.csv")} == {"v.csv", "w.csv"}
 

@@ -1,6 +1,5 @@
 """The `surgicalmamba` command. Verbs are registered here; their heavy imports happen when they run."""
 
-import os
 import sys
 from typing import Annotated
 
@@ -61,15 +60,6 @@ app.command()(doctor)
 def main() -> None:
     """Run the command line. An expected error is one line on stderr and exit code 1; misuse is exit code 2."""
     try:
-        _run()
-    except SystemExit as end:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            _leave_at_once(end.code)
-        raise
-
-
-def _run() -> None:
-    try:
         app()
     except SurgicalMambaError as error:
         if "--debug" in sys.argv:
@@ -78,14 +68,3 @@ def _run() -> None:
         sys.exit(1)
     except BrokenPipeError:
         sys.exit(1)
-
-
-def _leave_at_once(code: str | int | None) -> None:
-    """End a process of torchrun without taking the interpreter down.
-
-    PyTorch's gloo threads let go of the tensors of a message a moment after it has arrived; one that does so while the interpreter is
-    being taken down aborts the process (pytorch issue 190489), and torchrun calls the whole run failed."""
-    assert isinstance(code, int | None)  # typer and we exit with numbers
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code or 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from surgicalmamba.train.run import Watcher
+    from surgicalmamba.train.run import Result, Watcher
 
 
 def train(
@@ -32,19 +32,24 @@ def train(
         typer.echo(markdown_table(setting_rows(TrainConfig())))
         return
 
+    from surgicalmamba.train.distributed import leave_process
     from surgicalmamba.train.run import resume as resume_run
     from surgicalmamba.train.run import train as train_run
 
     if resume is not None and (config is not None or overrides):
         raise typer.BadParameter("--resume takes its settings from the run; give no config and no overrides.")
-    if resume is not None:
-        with _watcher() as watcher:
+    with _watcher() as watcher:
+        if resume is not None:
             result = resume_run(resume, watcher)
-    else:
-        given = overrides or []
-        chosen = TrainConfig(**override({}, given)) if config is None else load_config(TrainConfig, config, given)
-        with _watcher() as watcher:
+        else:
+            given = overrides or []
+            chosen = TrainConfig(**override({}, given)) if config is None else load_config(TrainConfig, config, given)
             result = train_run(chosen, watcher=watcher)
+    _report(result, json)
+    leave_process()
+
+
+def _report(result: "Result", json: bool) -> None:
     if json:
         typer.echo(json_module.dumps({**vars(result), "run": str(result.run)}, indent=2))
         return
