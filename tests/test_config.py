@@ -29,7 +29,7 @@ def test_the_release_preset_differs_where_the_facts_say_it_does():
     config = ModelConfig.preset("release")
     assert (config.clip_len, config.block.slow.chunk_len, config.head.path.chunk_len) == (128, 64, 32)
     assert config.block.slow.dt_shift == -2.0 and config.block.fast.dt_shift == 0.0
-    assert config.block.slow.rotation.theta_init == 1.0 and config.block.slow.intensity.intensity_init == 0.5
+    assert config.block.slow.rotation.init == "release" and config.block.slow.intensity.intensity_init == 0.5
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

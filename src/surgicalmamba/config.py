@@ -129,12 +129,27 @@ class RotationConfig(Section):
 
     rank: Positive = Field(16, description="Rotation planes r per head. Paper: 16.")
     d_hidden: Positive = Field(128, description="Hidden width of the two per-head networks. Paper: not given; release: 128.")
-    theta_init: float = Field(
-        0.01, gt=0, description="Mean angle at the start, radians. Paper: near 0, so that training starts from plain SSD; release: 1.0."
+    kind: Literal["content", "pairs", "constant"] = Field(
+        "content",
+        description="What a chunk decides: planes and angles (paper), the angles of fixed coordinate pairs, or nothing (one learned Z). "
+        "The last two are controls.",
+    )
+    init: Literal["paper", "release"] = Field(
+        "paper",
+        description="Start of training. Both begin with planes and angles that depend on content. paper: angles near 0, so that training "
+        "starts from plain SSD; release: angles about 1.",
+    )
+    theta_init: float | None = Field(
+        None, gt=0, description="Angle at the start for a neutral summary, radians; null is 0.005 for init paper, 0.854 for release."
     )
     form: Literal["auto", "low-rank", "dense"] = Field(
         "auto", description="Solve the 2r x 2r (Woodbury) or the N x N system. 'auto' takes the one measured faster for these sizes."
     )
+
+    @property
+    def start_angle(self) -> float:
+        """The angle of a neutral summary before training, radians. The release sets the bias before the softplus to 0.3."""
+        return self.theta_init or {"paper": 0.005, "release": math.log1p(math.exp(0.3))}[self.init]
 
 
 class IntensityConfig(Section):
@@ -160,6 +175,9 @@ class PathConfig(Section):
     dt_shift: float = Field(0.0, description="Added to the step's bias at the start. Paper: not mentioned; release: -2 in the slow path.")
     rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; None leaves the carried state unrotated.")
     intensity: IntensityConfig | None = Field(None, description="Intensity-modulated stepping; the slow path only (section 3.3).")
+    rotary: bool = Field(
+        False, description="Control: every frame turns B and C by angles accumulated from the content, as in Mamba-3, over half of the state."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "PathConfig":
@@ -167,7 +185,19 @@ class PathConfig(Section):
             raise ValueError(f"dt_min={self.dt_min} is larger than dt_max={self.dt_max}; swap them.")
         if self.rotation is not None and self.rotation.rank > self.d_state:
             raise ValueError(f"rotation.rank={self.rotation.rank} exceeds d_state={self.d_state}; use a rank of at most d_state.")
+        if self.rotation is not None and self.rotation.kind == "pairs" and 2 * self.rotation.rank > self.d_state:
+            raise ValueError(
+                f"rotation.rank={self.rotation.rank} needs {2 * self.rotation.rank} coordinates for its fixed pairs, but d_state is "
+                f"{self.d_state}; use a rank of at most {self.d_state // 2}."
+            )
+        if self.rotary and self.d_state < 4:
+            raise ValueError(f"rotary turns pairs in half of the state, so d_state={self.d_state} must be at least 4.")
         return self
+
+    @property
+    def n_rotary_pairs(self) -> int:
+        """Coordinate pairs that a rotary path turns: half of the state."""
+        return self.d_state // 4 if self.rotary else 0
 
 
 class BlockConfig(Section):
@@ -340,7 +370,19 @@ class ModelConfig(RecognizerConfig):
         if "intensity" in without:
             block = block.with_(slow=block.slow.with_(intensity=None))
         config = self.with_(block=block)
-        return config.with_paths(rotation=None) if "rotation" in without else config
+        if "rotation" in without:
+            return config.with_paths(rotation=None, rotary=name in ROTARY)
+        return config.with_rotation(kind=CONTROLS[name]) if name in CONTROLS else config
+
+    def with_rotation(self, **changes: object) -> "ModelConfig":
+        """A copy with the same change made to the rotation of every path that has one, such as `with_rotation(rank=4)`."""
+
+        def turned(path: PathConfig) -> PathConfig:
+            return path if path.rotation is None else path.with_(rotation=path.rotation.with_(**changes))
+
+        fast = self.block.fast
+        block = self.block.with_(slow=turned(self.block.slow), fast=None if fast is None else turned(fast))
+        return self.with_(block=block, head=self.head.with_(path=turned(self.head.path)))
 
 
 VARIANTS: dict[str, frozenset[str]] = {
@@ -350,12 +392,18 @@ VARIANTS: dict[str, frozenset[str]] = {
     "without-z": frozenset({"rotation"}),
     "without-lambda": frozenset({"intensity"}),
     "without-fast": frozenset({"fast"}),
+    "constant-z": frozenset(),
+    "pairs-z": frozenset(),
+    "rotary": frozenset({"rotation"}),
 }
-"""What each row of the paper's table "Component ablation" leaves out; the smoothness loss is a training setting."""
+"""What each row of the paper's table "Component ablation" leaves out; the smoothness loss is a training setting. The last three
+are controls of the rotation: one learned Z for all chunks, angles of the content in fixed planes, and B and C turned every frame instead."""
+CONTROLS: dict[str, Literal["constant", "pairs"]] = {"constant-z": "constant", "pairs-z": "pairs"}
+ROTARY = frozenset({"rotary"})
 
 
 def _release() -> ModelConfig:
-    rotation = RotationConfig(theta_init=1.0)
+    rotation = RotationConfig(init="release")
     slow = PathConfig(dt_shift=-2.0, rotation=rotation, intensity=IntensityConfig(intensity_init=0.5))
     return ModelConfig(
         clip_len=128,

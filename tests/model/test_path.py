@@ -95,3 +95,31 @@ def test_the_form_of_the_solve_changes_no_logit(build, features, form):
     x = features(120)
     with torch.no_grad():
         torch.testing.assert_close(model.forward_features(x).logits, reference.forward_features(x).logits, rtol=1e-9, atol=1e-9)
+
+
+def test_rotary_paths_equal_a_state_that_is_turned_every_frame():
+    """Slow reference: h <- exp(dt A) R(tanh(W x) pi dt) h + dt x B, read by the C of the frame, nothing accumulated."""
+    torch.manual_seed(0)
+    path = SSMPath(8, PathConfig(d_state=6, d_head=4, rotation=None, rotary=True, dt_max=0.9), None, False, False).double()
+    u = torch.randn(1, 30, 8, dtype=torch.float64)
+    output = path(u, path.initial_state(1, u.dtype, u.device), [0])
+    x, _, _ = path._convolve(u, path.initial_state(1, u.dtype, u.device))
+    dt, B, C, _ = path._select(x, None)
+    rate = torch.pi * torch.tanh(path.turn_proj(x))[..., 0]
+    assert path.turn_proj.out_features == 1  # half of six coordinates holds one pair
+    heads = x.unflatten(-1, (4, 4))
+    state, expected = torch.zeros(4, 4, 6, dtype=torch.float64), []
+    for t in range(30):
+        for h in range(4):
+            angle = dt[0, t, h] * rate[0, t]
+            turn = torch.eye(6, dtype=torch.float64)
+            turn[:2, :2] = torch.stack([torch.cos(angle), -torch.sin(angle), torch.sin(angle), torch.cos(angle)]).reshape(2, 2)
+            decay = torch.exp(-dt[0, t, h] * path.A_log[h].exp())
+            state[h] = decay * state[h] @ turn.T.inverse() + dt[0, t, h] * heads[0, t, h][:, None] * B[0, t, h]
+        expected.append(torch.einsum("hpn,hn->hp", state, C[0, t]) + path.D[:, None] * heads[0, t])
+    torch.testing.assert_close(output.y[0].unflatten(-1, (4, 4)), torch.stack(expected))
+
+
+def test_rotary_needs_a_pair_in_half_of_the_state():
+    with pytest.raises(ConfigError, match="at least 4"):
+        PathConfig(d_state=2, rotary=True, rotation=None)

@@ -23,7 +23,7 @@ def test_around_the_papers_defaults_each_sweep_turns_one_thing():
         "chunk": [16, 32, 64, 128],
         "state": [32, 64, 128, 256],
         "blocks": [1, 2, 3, 4, 5, 6],
-        "angle": [0.01, 0.1, 0.3, 1.0],
+        "angle": [0.005, 0.05, 0.3, 1.0],
     }
     assert all(by_value[KNOBS[name].value(paper.model)].config == paper for name, by_value in systems.items())
     turned = systems["rank"][8].config.model

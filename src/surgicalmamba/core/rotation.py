@@ -22,6 +22,12 @@ def unit_columns(planes: Tensor) -> Tensor:
     return F.normalize(planes, dim=-2)
 
 
+def coordinate_pairs(d_state: int, rank: int, like: Tensor) -> Tensor:
+    """Planes of the coordinates (0, 1), (2, 3), ...: U and V stacked, (2, 1, 1, n, r), in the dtype and on the device of `like`."""
+    pairs = torch.eye(d_state, 2 * rank, dtype=like.dtype, device=like.device)
+    return torch.stack([pairs[:, 0::2], pairs[:, 1::2]])[:, None, None]
+
+
 def generator(U: Tensor, V: Tensor, theta: Tensor) -> Tensor:
     """S = U diag(theta) V^T minus its transpose, eq. (skew): skew-symmetric, of rank at most 2r."""
     half = (U * theta[..., None, :]) @ V.transpose(-1, -2)
@@ -85,3 +91,15 @@ def regram(state: Tensor, U: Tensor, V: Tensor, theta: Tensor, form: Form, solve
     if form == "low-rank":
         return rotate_state_low_rank(state, U, V, theta, solve)
     return rotate_state(state, cayley(generator(U, V, theta), solve))
+
+
+def turn_pairs(vectors: Tensor, angle: Tensor) -> Tensor:
+    """Rotary embedding: coordinate pairs (0, 1), (2, 3), ... turned by their angles, the other coordinates as they are.
+
+    vectors (..., n), angle (..., pairs) with 2 * pairs <= n. With B and C turned by angles accumulated since the start, a write is read
+    turned by what accumulated in between: the state rotates every frame and the scan stays as it is (appendix Relation to Mamba-3)."""
+    turned, rest = vectors.split([2 * angle.shape[-1], vectors.shape[-1] - 2 * angle.shape[-1]], dim=-1)
+    even, odd = turned.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    pairs = torch.stack([cos * even - sin * odd, sin * even + cos * odd], dim=-1).flatten(-2)
+    return torch.cat([pairs, rest], dim=-1)

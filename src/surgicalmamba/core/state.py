@@ -95,11 +95,12 @@ def _map(function: Callable[..., Tensor], *values: object) -> object:
 
 @dataclass(frozen=True)
 class PathState(TensorRecord):
-    """One SSD path: the recurrent state, the convolution's last inputs, and the running sum of the open chunk's output."""
+    """One SSD path: the recurrent state, the convolution's last inputs, the running sum of the open chunk's output."""
 
     ssm: Tensor  # (b, h, p, n)
     conv_tail: Tensor  # (b, d_conv - 1, d_inner)
     chunk_sum: Tensor | None  # (b, h, p); None in a path that does not rotate
+    angle: Tensor | None = None  # (b, h, pairs), accumulated; None in a path without rotary B and C
 
 
 @dataclass(frozen=True)

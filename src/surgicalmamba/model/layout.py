@@ -50,4 +50,5 @@ def empty_path_state(d_inner: int, config: PathConfig, n_lanes: int, dtype: torc
         return torch.zeros(n_lanes, *shape, dtype=full_dtype(dtype), device=device)
 
     chunk_sum = None if config.rotation is None else zeros(n_heads, config.d_head)
-    return PathState(zeros(n_heads, config.d_head, config.d_state), zeros(config.d_conv - 1, d_inner), chunk_sum)
+    angle = zeros(n_heads, config.n_rotary_pairs) if config.rotary else None
+    return PathState(zeros(n_heads, config.d_head, config.d_state), zeros(config.d_conv - 1, d_inner), chunk_sum, angle)

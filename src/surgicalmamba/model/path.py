@@ -12,7 +12,7 @@ from surgicalmamba.config import PathConfig, default_dt_rank
 from surgicalmamba.core.backends import scan
 from surgicalmamba.core.chunks import chunk_segments
 from surgicalmamba.core.precision import full
-from surgicalmamba.core.rotation import Solve
+from surgicalmamba.core.rotation import Solve, turn_pairs
 from surgicalmamba.core.state import PathState
 from surgicalmamba.core.timewarp import warp_step
 from surgicalmamba.model.conv import CausalConv
@@ -51,6 +51,7 @@ class SSMPath(nn.Module):
         self.D = nn.Parameter(torch.ones(n_heads))
         self.intensity = None if config.intensity is None else IntensityNet(d_inner, config.intensity)
         self.rotator = None if config.rotation is None else Rotator(n_heads, config.d_head, config.d_state, config.rotation)
+        self.turn_proj = nn.Linear(d_inner, config.n_rotary_pairs, bias=False) if config.rotary else None
         self._init_step()
 
     def _init_step(self) -> None:
@@ -69,7 +70,10 @@ class SSMPath(nn.Module):
         """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""
         x, gate, tail = self._convolve(u, state)
         dt, B, C, intensity_logit = self._select(x, condition)
-        y, state = self._scan(full(x).unflatten(-1, (self.n_heads, -1)), dt, B, C, replace(state, conv_tail=tail), frame_index)
+        state = replace(state, conv_tail=tail)
+        if self.turn_proj is not None:
+            B, C, state = self._turn(x, dt, B, C, state)
+        y, state = self._scan(full(x).unflatten(-1, (self.n_heads, -1)), dt, B, C, state, frame_index)
         return PathOutput(y.flatten(-2), gate, intensity_logit, state)
 
     def decay(self, u: Tensor, state: PathState, condition: Tensor | None = None) -> Tensor:
@@ -101,6 +105,14 @@ class SSMPath(nn.Module):
             intensity_logit = full(self.intensity(x))
             dt = warp_step(dt, torch.sigmoid(intensity_logit))
         return dt, full(B).unflatten(-1, heads), full(C).unflatten(-1, heads), intensity_logit
+
+    def _turn(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState) -> tuple[Tensor, Tensor, PathState]:
+        """B and C (b, l, h, n) turned by the angles accumulated so far, tanh(W x) pi dt per frame; and the state with the last angles."""
+        assert self.turn_proj is not None and state.angle is not None
+        rate = math.pi * torch.tanh(full(self.turn_proj(x)))  # (b, l, pairs)
+        angle = state.angle[:, None] + (dt[..., None] * rate[:, :, None]).cumsum(1)  # (b, l, h, pairs)
+        last = torch.remainder(angle[:, -1], 2 * math.pi)  # a procedure lasts long: the angle stays small, its sine exact
+        return turn_pairs(B, angle), turn_pairs(C, angle), replace(state, angle=last)
 
     def _scan(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
         """The SSD scan from boundary to boundary, closing chunks in between. y (b, l, h, p) includes the skip D x."""

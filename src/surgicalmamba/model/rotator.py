@@ -9,20 +9,21 @@ from torch import Tensor, nn
 
 from surgicalmamba.config import RotationConfig
 from surgicalmamba.core.precision import in_full_precision
-from surgicalmamba.core.rotation import Form, Solve, faster_form, regram, unit_columns
+from surgicalmamba.core.rotation import Form, Solve, coordinate_pairs, faster_form, regram, unit_columns
 
 
 class PerHeadMLP(nn.Module):
     """A two-layer SiLU network with its own weights for every head, evaluated for all heads at once.
 
-    Weights are stored (head, in, out): a product with one row per head then reads them in order."""
+    Weights are stored (head, in, out): a product with one row per head then reads them in order. They start as in the release: Xavier's
+    normal with gain 1, then 2, so that the output depends on the input from the first update; hidden biases are zero."""
 
-    def __init__(self, n_heads: int, d_in: int, d_hidden: int, d_out: int) -> None:
+    def __init__(self, n_heads: int, d_in: int, d_hidden: int, bias: Tensor) -> None:
         super().__init__()
-        self.w1 = nn.Parameter(_uniform(n_heads, d_in, d_hidden, fan_in=d_in))
-        self.b1 = nn.Parameter(_uniform(n_heads, d_hidden, fan_in=d_in))
-        self.w2 = nn.Parameter(_uniform(n_heads, d_hidden, d_out, fan_in=d_hidden))
-        self.b2 = nn.Parameter(_uniform(n_heads, d_out, fan_in=d_hidden))
+        self.w1 = nn.Parameter(_xavier(n_heads, d_in, d_hidden, gain=1.0))
+        self.b1 = nn.Parameter(torch.zeros(n_heads, d_hidden))
+        self.w2 = nn.Parameter(_xavier(n_heads, d_hidden, bias.shape[1], gain=2.0))
+        self.b2 = nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (b, h, d_in) -> (b, h, d_out)."""
@@ -31,10 +32,27 @@ class PerHeadMLP(nn.Module):
         return torch.baddbmm(self.b2[:, None], hidden, self.w2).transpose(0, 1)
 
 
-def _uniform(*shape: int, fan_in: int) -> Tensor:
-    """The initialisation of nn.Linear."""
-    bound = 1 / math.sqrt(fan_in)
-    return torch.empty(*shape).uniform_(-bound, bound)
+class PerHeadConstant(nn.Module):
+    """A learned vector for every head, whatever comes in: the control whose rotation does not depend on content."""
+
+    def __init__(self, bias: Tensor) -> None:
+        super().__init__()
+        self.b2 = nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (b, h, d_in) -> (b, h, d_out)."""
+        return self.b2.expand(x.shape[0], -1, -1)
+
+
+def _xavier(n_heads: int, d_in: int, d_out: int, gain: float) -> Tensor:
+    return torch.randn(n_heads, d_in, d_out) * gain * math.sqrt(2 / (d_in + d_out))
+
+
+def _plane_bias(n_heads: int, size: int) -> Tensor:
+    """U's and V's biases (h, 2 * size), entries of about 0.5: vectors of different heads are orthogonal as far as there is room."""
+    halves = [nn.init.orthogonal_(torch.empty(size, n_heads)) for _ in range(2)]
+    columns = torch.cat([F.normalize(half, dim=0) for half in halves])
+    return 0.5 * math.sqrt(size) * columns.T
 
 
 class Rotator(nn.Module):
@@ -45,17 +63,26 @@ class Rotator(nn.Module):
         self.rank = config.rank
         self.d_state = d_state
         self.form: Form = faster_form(d_state, config.rank) if config.form == "auto" else config.form
-        self.planes = PerHeadMLP(n_heads, d_head, config.d_hidden, 2 * d_state * config.rank)
-        self.angles = PerHeadMLP(n_heads, d_head, config.d_hidden, config.rank)
-        nn.init.normal_(self.planes.b2)  # directions in general position, so that no two planes coincide at the start
-        nn.init.constant_(self.angles.b2, math.log(math.expm1(config.theta_init)))
+        angle_bias = torch.full((n_heads, config.rank), math.log(math.expm1(config.start_angle)))
+        plane_bias = _plane_bias(n_heads, d_state * config.rank)
+        self.planes: nn.Module | None
+        self.angles: nn.Module
+        if config.kind == "constant":
+            self.planes, self.angles = PerHeadConstant(plane_bias), PerHeadConstant(angle_bias)
+        else:
+            self.planes = None if config.kind == "pairs" else PerHeadMLP(n_heads, d_head, config.d_hidden, plane_bias)
+            self.angles = PerHeadMLP(n_heads, d_head, config.d_hidden, angle_bias)
 
     @in_full_precision
     def factors(self, summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Planes U, V (b, h, n, r) with unit columns and angles theta (b, h, r) of a chunk's mean output (b, h, p)."""
         phi = F.layer_norm(summary, summary.shape[-1:])
+        theta = F.softplus(self.angles(phi))
+        if self.planes is None:
+            U, V = coordinate_pairs(self.d_state, self.rank, phi).expand(2, *phi.shape[:2], -1, -1)
+            return U, V, theta
         U, V = self.planes(phi).unflatten(-1, (2, self.d_state, self.rank)).unbind(2)
-        return unit_columns(U), unit_columns(V), F.softplus(self.angles(phi))
+        return unit_columns(U), unit_columns(V), theta
 
     def forward(self, state: Tensor, summary: Tensor) -> Tensor:
         """state (b, h, p, n) and the chunk's mean output (b, h, p) -> the rotated state."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from surgicalmamba.config import ModelConfig, PathConfig, RotationConfig
+from surgicalmamba.config import ModelConfig, RotationConfig
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.studies.benchmark import RunJobs, System, system_jobs
@@ -35,15 +35,6 @@ def _rotation(model: ModelConfig) -> RotationConfig:
     return model.block.slow.rotation
 
 
-def _with_rotation(model: ModelConfig, **changes: float) -> ModelConfig:
-    def turned(path: PathConfig) -> PathConfig:
-        return path if path.rotation is None else path.with_(rotation=path.rotation.with_(**changes))
-
-    fast = model.block.fast
-    block = model.block.with_(slow=turned(model.block.slow), fast=None if fast is None else turned(fast))
-    return model.with_(block=block, head=model.head.with_(path=turned(model.head.path)))
-
-
 def _with_chunk(model: ModelConfig, chunk_len: float) -> ModelConfig:
     """Slow and fast path; the head's chunk is a setting of its own."""
     fast = model.block.fast
@@ -57,7 +48,7 @@ def _octaves(value: int) -> tuple[int, ...]:
 
 
 KNOBS: dict[str, Knob] = {
-    "rank": Knob("r", "rotation rank r", lambda model: _rotation(model).rank, lambda model, r: _with_rotation(model, rank=r), _octaves),
+    "rank": Knob("r", "rotation rank r", lambda model: _rotation(model).rank, lambda model, r: model.with_rotation(rank=r), _octaves),
     "chunk": Knob("C", "chunk, frames", lambda model: model.block.slow.chunk_len, _with_chunk, _octaves),
     "state": Knob(
         "N",
@@ -72,9 +63,9 @@ KNOBS: dict[str, Knob] = {
     "angle": Knob(
         "theta",
         "angle at the start, radians",
-        lambda model: _rotation(model).theta_init,
-        lambda model, theta: _with_rotation(model, theta_init=theta),
-        lambda _: (0.01, 0.1, 0.3, 1.0),
+        lambda model: _rotation(model).start_angle,
+        lambda model, theta: model.with_rotation(theta_init=theta),
+        lambda _: (0.005, 0.05, 0.3, 1.0),
         float,
     ),
 }

@@ -64,6 +64,12 @@ class OptimSettings(Section):
     decay_on: Literal["matrices", "all"] = Field(
         "matrices", description="What is decayed: matrices only (no norms, biases, scales), or all but A and D as in the release."
     )
+    eps: float = Field(
+        1e-18,
+        gt=0,
+        description="AdamW's eps. Release: 1e-8, which freezes the rotation while its angles are small: at the paper's size its gradients "
+        "lie near 1e-11.",
+    )
     clip_norm: float = Field(1.0, gt=0, description="Largest gradient norm. Release: 1.0.")
     warmup_epochs: NotNegative = Field(2.0, description="Epochs of linear warm-up. Release: 10 of 50.")
     final_lr_share: Share = Field(0.01, description="Learning rate at the end, as a share of the peak.")
@@ -81,7 +87,7 @@ class NetworkSettings(Section):
 RELEASE_TRAINING: dict[str, object] = {
     "data": {"n_lanes": 1, "augment": {"resize": 264, "draw": "frame"}},
     "loss": {"smooth_weight": 1.0, "transition_weight": 1.0, "target_scope": "clip"},
-    "optim": {"warmup_epochs": 10, "clips_per_update": 6, "decay_on": "all"},
+    "optim": {"warmup_epochs": 10, "clips_per_update": 6, "decay_on": "all", "eps": 1e-8},
     "precision": "bf16",
 }
 """What the authors' released recipe does otherwise than the defaults, beside the model; preset `release` fills it in."""

@@ -19,6 +19,11 @@ def parameter_groups(model: nn.Module, settings: OptimSettings) -> list[dict[str
     return [{"params": members, "lr": lr, "initial_lr": lr, "weight_decay": decay} for (lr, decay), members in groups.items()]
 
 
+def adamw(model: nn.Module, settings: OptimSettings) -> torch.optim.AdamW:
+    """The optimizer of a run."""
+    return torch.optim.AdamW(parameter_groups(model, settings), lr=settings.lr, eps=settings.eps)
+
+
 def _learning_rate(name: str, settings: OptimSettings) -> float:
     """The temporal model's rate, or the backbone's, lower for every stage below the last; the stem lies below the first."""
     if not name.startswith("backbone."):

@@ -29,7 +29,7 @@ from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device
 from surgicalmamba.train.objective import Objective, class_weights_of, target_of
-from surgicalmamba.train.optim import WeightAverage, parameter_groups
+from surgicalmamba.train.optim import WeightAverage, adamw
 from surgicalmamba.train.predict import predict_video
 from surgicalmamba.train.runlog import JsonLines, Sink, TensorBoard
 from surgicalmamba.train.runstate import RunState, complete_states, load_state, save_state
@@ -163,7 +163,7 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
         model=model,
         loader=loader,
         objective=Objective(loss, None if weights is None else weights.to(device)),
-        optimizer=torch.optim.AdamW(parameter_groups(model, config.optim), lr=config.optim.lr),
+        optimizer=adamw(model, config.optim),
         settings=config.optim,
         n_updates=0,
         device=device,
