@@ -176,7 +176,7 @@ class PathConfig(Section):
     rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; None leaves the carried state unrotated.")
     intensity: IntensityConfig | None = Field(None, description="Intensity-modulated stepping; the slow path only (section 3.3).")
     rotary: bool = Field(
-        False, description="Control: every frame turns B and C by angles accumulated from the content, as in Mamba-3, over half of the state."
+        False, description="Control: every frame turns B and C by angles accumulated from content, as in Mamba-3, in half of the state."
     )
 
     @model_validator(mode="after")
@@ -397,7 +397,7 @@ VARIANTS: dict[str, frozenset[str]] = {
     "rotary": frozenset({"rotation"}),
 }
 """What each row of the paper's table "Component ablation" leaves out; the smoothness loss is a training setting. The last three
-are controls of the rotation: one learned Z for all chunks, angles of the content in fixed planes, and B and C turned every frame instead."""
+are controls of the rotation: one learned Z for all chunks, angles of the content in fixed planes, and B and C turned every frame."""
 CONTROLS: dict[str, Literal["constant", "pairs"]] = {"constant-z": "constant", "pairs-z": "pairs"}
 ROTARY = frozenset({"rotary"})
 

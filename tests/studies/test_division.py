@@ -19,6 +19,16 @@ def test_folds_are_every_nth_video_of_train_and_val_and_leave_the_test_videos_ou
     }
 
 
+def test_few_operations_are_those_of_the_folds_after_the_tested_one(toy):
+    assert fold_splits(toy, 3, train_folds=1) == {
+        "fold1of3-train1": {"train": ["d", "v"], "test": ["c", "f"]},
+        "fold2of3-train1": {"train": ["e", "w"], "test": ["d", "v"]},
+        "fold3of3-train1": {"train": ["c", "f"], "test": ["e", "w"]},
+    }
+    with pytest.raises(ConfigError, match="--train-folds 3: of 3 folds one is tested; give 1 to 2"):
+        fold_splits(toy, 3, train_folds=3)
+
+
 @given(n_videos=st.integers(2, 60), data=st.data())
 def test_every_video_is_tested_once_by_a_model_that_has_not_seen_it(toy, n_videos, data):
     videos = [f"video{i:02d}" for i in range(n_videos)]

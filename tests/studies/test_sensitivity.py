@@ -53,7 +53,7 @@ def study(recipe, toy, tmp_path_factory):
     out = tmp_path_factory.mktemp("sensitivity")
     trained = []
     run = lambda jobs, _what: trained.extend(train_here(jobs, out))  # noqa: E731
-    result = run_sensitivity(recipe, {"rank": [1], "state": [4, 8]}, 2, "usual", None, toy, out, run)
+    result = run_sensitivity(recipe, {"rank": [1], "state": [4, 8]}, 2, "usual", None, None, toy, out, run)
     assert sorted(trained) == sorted(f"{name}-seed{seed}-usual" for name in ("default", "r1", "N4") for seed in (0, 1))
     return result
 

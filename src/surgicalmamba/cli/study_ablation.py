@@ -16,6 +16,7 @@ from surgicalmamba.cli.study_run import (
     Seeds,
     Splits,
     Title,
+    TrainFolds,
     Workers,
     command_line,
     listed,
@@ -32,6 +33,7 @@ def ablation(
     seeds: Seeds = 5,
     splits: Splits = None,
     folds: Folds = None,
+    train_folds: TrainFolds = None,
     rows: Annotated[
         str | None, typer.Option(help="Only these rows, comma-separated; the first of the table is the one compared to.")
     ] = None,
@@ -49,7 +51,7 @@ def ablation(
 
     Example: surgicalmamba study ablation --config configs/study-tools.yaml --data prepared/cholec80-tools --out study/ablation-tools
     """
-    refuse_both(folds, splits)
+    refuse_both(folds, splits, train_folds)
     rates = listed(learning_rates, float, "--learning-rates")
 
     from surgicalmamba.config import load_config
@@ -61,7 +63,7 @@ def ablation(
 
     recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
     wanted = listed(rows, str, "--rows") or list(ROWS)
-    plan = AblationPlan(recipe, tuple(wanted), seeds, splits, folds, tuple(rates), rate_seeds)
+    plan = AblationPlan(recipe, tuple(wanted), seeds, splits, folds, tuple(rates), rate_seeds, train_folds)
     study = run_ablation(plan, PreparedDataset.open(data), out, lambda jobs, what: run_with_bar(jobs, out, workers, what))
     file = write_ablation(study, out, circumstances(command_line()), docs, title)
     typer.echo(file.read_text(encoding="utf-8") if json else f"{summary_text(study.rows)}\nevery protocol: {file}")

@@ -5,7 +5,21 @@ from typing import Annotated
 
 import typer
 
-from surgicalmamba.cli.study_run import AsJson, Docs, Overrides, Seeds, Splits, Title, Workers, command_line, listed, run_with_bar
+from surgicalmamba.cli.study_run import (
+    AsJson,
+    Docs,
+    Folds,
+    Overrides,
+    Seeds,
+    Splits,
+    Title,
+    TrainFolds,
+    Workers,
+    command_line,
+    listed,
+    refuse_both,
+    run_with_bar,
+)
 
 
 def peers(
@@ -16,6 +30,8 @@ def peers(
     seeds: Seeds = 3,
     peers: Annotated[str | None, typer.Option(help="Only these, comma-separated, such as surgicalmamba,tecno; all without it.")] = None,
     splits: Splits = None,
+    folds: Folds = None,
+    train_folds: TrainFolds = None,
     learning_rates: Annotated[
         str | None, typer.Option(help="Rates tried for every network; each gets its best on validation videos. 'none': the recipe's.")
     ] = None,
@@ -30,6 +46,8 @@ def peers(
 
     Example: surgicalmamba study peers --config configs/study-tools.yaml --data prepared/cholec80-tools --out study/peers-tools
     """
+    refuse_both(folds, splits, train_folds)
+
     from surgicalmamba.config import load_config
     from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.ablation import AblationPlan
@@ -41,7 +59,7 @@ def peers(
     none = learning_rates == "none" or (quick and learning_rates is None)
     rates = () if none else tuple(listed(learning_rates, float, "--learning-rates") or RATES)
     recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
-    plan = AblationPlan(recipe, tuple(listed(peers, str, "--peers")), seeds, splits, None, rates, 1)
+    plan = AblationPlan(recipe, tuple(listed(peers, str, "--peers")), seeds, splits, folds, rates, 1, train_folds)
     study = run_peers(plan, PreparedDataset.open(data), out, lambda jobs, what: run_with_bar(jobs, out, workers, what), published_sizes)
     file = write_peers(study, out, circumstances(command_line()), docs, title)
     typer.echo(file.read_text(encoding="utf-8") if json else f"{summary(study, study.scores.rows)}\nevery protocol: {file}")

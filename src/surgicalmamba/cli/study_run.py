@@ -18,6 +18,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, put 
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")]
 Splits = Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; the dataset's first without it.")]
 Folds = Annotated[int | None, typer.Option(min=2, help="Cut the first split's train and val videos into folds instead.")]
+TrainFolds = Annotated[int | None, typer.Option(min=1, help="With --folds: train on so many of the other folds only.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core without it.")]
 Docs = Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")]
 Title = Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")]
@@ -25,8 +26,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="One epoch a run: shows tha
 AsJson = Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")]
 
 
-def refuse_both(folds: int | None, splits: str | None) -> None:
+def refuse_both(folds: int | None, splits: str | None, train_folds: int | None = None) -> None:
     """Folds are splits of their own."""
+    if train_folds is not None and folds is None:
+        raise typer.BadParameter("--train-folds goes with --folds.")
     if folds is not None and splits is not None:
         raise typer.BadParameter("--folds cuts its own splits; leave --splits out.")
 

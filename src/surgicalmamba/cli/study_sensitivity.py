@@ -1,7 +1,7 @@
 """`surgicalmamba study sensitivity`: one setting at a time, the others as in the recipe."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +15,16 @@ from surgicalmamba.cli.study_run import (
     Seeds,
     Splits,
     Title,
+    TrainFolds,
     Workers,
     command_line,
     listed,
     refuse_both,
     run_with_bar,
 )
+
+if TYPE_CHECKING:
+    from surgicalmamba.studies.runner import Job
 
 
 def sensitivity(
@@ -37,6 +41,7 @@ def sensitivity(
     seeds: Seeds = 3,
     splits: Splits = None,
     folds: Folds = None,
+    train_folds: TrainFolds = None,
     workers: Workers = None,
     docs: Docs = None,
     title: Title = None,
@@ -47,7 +52,7 @@ def sensitivity(
 
     Example: surgicalmamba study sensitivity --config configs/study-tools.yaml --data prepared/cholec80-tools --out study/sensitivity-tools
     """
-    refuse_both(folds, splits)
+    refuse_both(folds, splits, train_folds)
     given = {"rank": rank, "chunk": chunk, "state": state, "blocks": blocks, "angle": angle}
 
     from surgicalmamba.config import load_config
@@ -64,6 +69,10 @@ def sensitivity(
     values = {name: listed(given[name], KNOBS[name].kind, f"--{name}") for name in KNOBS if name in wanted}
     recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
     dataset = PreparedDataset.open(data)
-    study = run_sensitivity(recipe, values, seeds, splits, folds, dataset, out, lambda jobs, what: run_with_bar(jobs, out, workers, what))
+
+    def run(jobs: "list[Job]", what: str) -> None:
+        run_with_bar(jobs, out, workers, what)
+
+    study = run_sensitivity(recipe, values, seeds, splits, folds, train_folds, dataset, out, run)
     file = write_sensitivity(study, out, circumstances(command_line()), docs, title)
     typer.echo(file.read_text(encoding="utf-8") if json else f"{summary_text(study.rows)}\nevery protocol: {file}")

@@ -30,6 +30,7 @@ class AblationPlan:
     folds: int | None
     rates: tuple[float, ...]
     rate_seeds: int
+    train_folds: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ def run_ablation(plan: AblationPlan, dataset: PreparedDataset, out: Path, run: R
 
 def run_systems(systems: Sequence[System], plan: AblationPlan, dataset: PreparedDataset, out: Path, run: RunJobs) -> Ablation:
     """Divide the dataset, choose learning rates where asked, train and score every system."""
-    view, chosen = divide(dataset, out, plan.splits, plan.folds)
+    view, chosen = divide(dataset, out, plan.splits, plan.folds, plan.train_folds)
     rate_split = None
     if plan.rates:
         view, rate_split = with_tuning(view, out, chosen)

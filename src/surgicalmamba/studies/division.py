@@ -37,9 +37,11 @@ def divided(dataset: PreparedDataset, out: Path, more: Mapping[str, Mapping[str,
     return PreparedDataset.open(place)
 
 
-def divide(dataset: PreparedDataset, out: Path, pattern: str | None, n_folds: int | None) -> tuple[PreparedDataset, list[str]]:
+def divide(
+    dataset: PreparedDataset, out: Path, pattern: str | None, n_folds: int | None, train_folds: int | None = None
+) -> tuple[PreparedDataset, list[str]]:
     """The dataset in OUT/data and the splits a study goes through: those that match, or folds cut for it."""
-    more = {} if n_folds is None else fold_splits(dataset, n_folds)
+    more = {} if n_folds is None else fold_splits(dataset, n_folds, train_folds)
     chosen = list(more) or chosen_splits(dataset, pattern)
     return divided(dataset, out, more), chosen
 
@@ -52,15 +54,23 @@ def chosen_splits(dataset: PreparedDataset, pattern: str | None) -> list[str]:
     return chosen
 
 
-def fold_splits(dataset: PreparedDataset, n_folds: int) -> Splits:
+def fold_splits(dataset: PreparedDataset, n_folds: int, train_folds: int | None = None) -> Splits:
     """The training and validation videos of the first split, cut into folds: every n-th id in sorted order is one fold's test. Each
-    video is tested once by a model that has not seen it, and no epoch is chosen by it. Test videos of the dataset stay out."""
+    video is tested once by a model that has not seen it, and no epoch is chosen by it. Test videos of the dataset stay out. With
+    `train_folds` a model learns from that many folds after the tested one only: what few operations teach."""
     first = next(iter(dataset.splits.values()), {})
     videos = sorted({video for role in ("train", "val") for video in first.get(role, ())})
     if not 2 <= n_folds <= len(videos):
         raise ConfigError(f"--folds {n_folds}: {dataset.folder} has {len(videos)} videos to cut; give 2 to {len(videos)}.")
+    if train_folds is not None and not 1 <= train_folds < n_folds:
+        raise ConfigError(f"--train-folds {train_folds}: of {n_folds} folds one is tested; give 1 to {n_folds - 1}.")
     folds = [videos[k::n_folds] for k in range(n_folds)]
-    return {f"fold{k + 1}of{n_folds}": {"train": sorted(set(videos) - set(test)), "test": test} for k, test in enumerate(folds)}
+    splits: Splits = {}
+    for k, test in enumerate(folds):
+        taught = [folds[(k + 1 + step) % n_folds] for step in range(train_folds or n_folds - 1)]
+        name = f"fold{k + 1}of{n_folds}" + ("" if train_folds is None else f"-train{train_folds}")
+        splits[name] = {"train": sorted(video for fold in taught for video in fold), "test": test}
+    return splits
 
 
 def with_tuning(view: PreparedDataset, out: Path, chosen: Sequence[str]) -> tuple[PreparedDataset, str]:

@@ -116,13 +116,14 @@ def run_sensitivity(
     seeds: int,
     splits: str | None,
     folds: int | None,
+    train_folds: int | None,
     dataset: PreparedDataset,
     out: Path,
     run: RunJobs,
 ) -> Sensitivity:
     """Train and score every setting; each once, however many sweeps it is part of."""
     systems = sweep_systems(config, values)
-    view, chosen = divide(dataset, out, splits, folds)
+    view, chosen = divide(dataset, out, splits, folds, train_folds)
     once = {system.name: system for by_value in systems.values() for system in by_value.values()}
     ordered = [once[DEFAULT], *(system for name, system in once.items() if name != DEFAULT)]
     jobs = system_jobs(ordered, view, range(seeds), chosen, name_splits=True)
