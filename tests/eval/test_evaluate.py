@@ -92,6 +92,15 @@ def test_several_folders_of_predictions_are_several_seeds(three_videos):
     assert accuracy["std_runs"] == pytest.approx(np.std(single, ddof=1))
 
 
+def test_several_runs_of_two_systems_are_compared_over_runs_and_videos(three_videos):
+    good, bad = three_videos / "good", three_videos / "bad"
+    result = evaluate(three_videos / "labels", [good, bad], "cholec80", ["strict"], [bad])
+    accuracy = result.comparison["strict"]["accuracy"]
+    one = evaluate(three_videos / "labels", [good], "cholec80", ["strict"], [bad]).comparison["strict"]["accuracy"]
+    assert accuracy.seeds == (2, 1) and accuracy.difference == pytest.approx(one.difference / 2)
+    assert one.low > 0 > accuracy.low  # one of the two runs is the other system's
+
+
 def test_a_second_system_without_probabilities_is_compared_where_it_can_be(three_videos):
     for index in range(3):
         length = (40, 60, 80)[index] + 30

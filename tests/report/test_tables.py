@@ -1,9 +1,11 @@
 """Results as text."""
 
+from dataclasses import replace
+
 import surgicalmamba as sm
 from surgicalmamba.eval.compare import Comparison
 from surgicalmamba.eval.published import load_published
-from surgicalmamba.report.tables import align, comparison_rows, number, phase_rows, published_text
+from surgicalmamba.report.tables import align, comparison_note, comparison_rows, number, phase_rows, published_text
 
 
 def test_columns_line_up_with_text_to_the_left_and_numbers_to_the_right():
@@ -20,8 +22,16 @@ def test_the_phase_table_has_a_row_per_phase():
 
 
 def test_a_comparison_reads_as_a_row():
-    result = Comparison(videos=3, difference=1.5, low=0.5, high=2.5, wins=2, ties=0, losses=1, wilcoxon_p=0.5)
+    result = Comparison(videos=3, seeds=(1, 1), difference=1.5, low=0.5, high=2.5, wins=2, ties=0, losses=1, wilcoxon_p=0.5)
     assert comparison_rows({"accuracy": result})[1] == ["accuracy", "+1.50", "0.50 to 2.50", "2", "0", "1", "0.5"]
+
+
+def test_a_comparison_says_what_its_interval_is_over():
+    one = Comparison(videos=3, seeds=(1, 1), difference=1.5, low=0.5, high=2.5, wins=2, ties=0, losses=1, wilcoxon_p=0.5)
+    note = comparison_note({"accuracy": one})
+    assert "over videos alone: with one run of each system it does not show what other seeds would change" in note
+    note = comparison_note({"accuracy": replace(one, seeds=(5, 3))})
+    assert note.startswith("The interval is over seeds and videos (5 and 3 runs). Wilcoxon's test averages")
 
 
 def test_published_rows_carry_numbered_warnings_and_ones_own_row_stands_below():

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.eval.protocols import PROTOCOLS
 from surgicalmamba.studies import runner
 from surgicalmamba.studies.benchmark import benchmark_jobs
-from surgicalmamba.studies.results import circumstances, comparisons, gather, markdown, refresh_page
+from surgicalmamba.studies.results import circumstances, comparisons, gather, markdown, refresh_page, write_results
 from surgicalmamba.studies.runner import run_jobs
 from surgicalmamba.train.config import TrainConfig
 
@@ -109,8 +110,16 @@ def test_seeds_are_runs_of_one_row_and_rows_are_compared_video_by_video(recipe, 
     difference = comparisons(rows)["without-z"]["accuracy"]
     first, second = (row.report.scores["strict"].metrics["accuracy"]["mean"] for row in rows)
     assert difference.difference == pytest.approx(first - second)
+    assert difference.seeds == (2, 2) and difference.videos == 2
     table = markdown("Toy", rows, circumstances("a command"))
     assert f"| without-z | {difference.difference:+.2f} ({difference.low:+.2f} to {difference.high:+.2f}) |" in table
+    assert "| fewer than three seeds: no verdict |" in table and "the interval is over seeds and videos" in table
+    assert " p |" not in table  # Wilcoxon's test ignores the seeds
+    written = json.loads(write_results(tmp_path, "benchmark", toy, rows, {}).read_text())["rows"]["full"]["strict_by_seed_and_video"]
+    assert written["videos"] == ["v", "w"]
+    for metric in ("accuracy", "jaccard"):
+        assert np.mean(written[metric], axis=0) == pytest.approx(rows[0].report.scores["strict"].by_video[metric])
+        assert np.shape(written[metric]) == (2, 2)
 
 
 def test_a_job_that_fails_stops_the_study_and_names_its_log(recipe_file, toy, tmp_path):

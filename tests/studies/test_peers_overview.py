@@ -10,7 +10,7 @@ from surgicalmamba.studies.peers_overview import draw_overview, mean_ranks, read
 COSTS = [{"frames": frames, "frame_ms": ms, "p95_ms": ms, "state_bytes": 2_000_000} for frames, ms in ((100, 1.0), (20_000, 7.0))]
 
 
-def finished(folder, dataset, scores, published=(), study="peers"):
+def finished(folder, dataset, scores, published=(), study="peers", seeds=(3, 3)):
     """A folder as `study peers` leaves it: network -> (Jaccard, interval of the first network minus this one)."""
     folder.mkdir()
     document = {
@@ -20,7 +20,9 @@ def finished(folder, dataset, scores, published=(), study="peers"):
         "memory": dict.fromkeys(scores, "O(1)"),
         "step_costs": dict.fromkeys(scores, COSTS),
         "step_costs_published_size": {name: [{**cost, "frame_ms": 50 * cost["frame_ms"]} for cost in COSTS] for name in published},
-        "compared_with_first": {name: {"jaccard": {"low": low, "high": high}} for name, (_, low, high) in list(scores.items())[1:]},
+        "compared_with_first": {
+            name: {"jaccard": {"seeds": seeds, "low": low, "high": high}} for name, (_, low, high) in list(scores.items())[1:]
+        },
     }
     (folder / "results.json").write_text(json.dumps(document))
     return folder
@@ -49,6 +51,11 @@ def test_networks_that_every_comparison_has_are_ranked_and_marked_where_a_differ
     assert header == ["", "memory", "tools", "robot", "mean rank", "ms at 100", "ms at 20,000", "MB at 20,000"]
     assert ours[2:5] == ["70.00 ± 0.50", "50.00 ± 0.50", "1.5"]
     assert tcn[2:4] == ["72.00 ± 0.50 ▲", "49.00 ± 0.50"] and hmm[2:4] == ["40.00 ± 0.50 ▼", "30.00 ± 0.50 ▼"]
+
+
+def test_with_fewer_than_three_seeds_no_network_is_marked_ahead_or_behind(tmp_path):
+    few = finished(tmp_path / "few", "tools", {"ours": (70.0, 0, 0), "tcn": (72.0, -3.0, -1.0)}, seeds=(2, 2))
+    assert {row[0]: row[2] for row in table(read_overview([few]))[1:]} == {"ours": "70.00 ± 0.50", "tcn": "72.00 ± 0.50 ?"}
 
 
 def test_costs_are_those_at_published_sizes_where_they_were_measured(tools, robot):
@@ -96,7 +103,12 @@ def test_what_is_no_finished_comparison_is_refused_in_one_line(monkeypatch, caps
     (tmp_path / "text.json").write_text("{")
     ablation = finished(tmp_path / "ablation", "tools", {"full": (1.0, 0, 0)}, study="ablation")
     other = finished(tmp_path / "other", "robot", {"tcn": (1.0, 0, 0), "ours": (2.0, -2.0, -0.5)})
+    older = finished(tmp_path / "older", "tools", {"ours": (1.0, 0, 0), "tcn": (2.0, -2.0, -0.5)})
+    document = json.loads((older / "results.json").read_text())
+    del document["compared_with_first"]["tcn"]["jaccard"]["seeds"]
+    (older / "results.json").write_text(json.dumps(document))
     for studies, reason in [
+        ([older], "its intervals ignore the seeds; call `study peers` again"),
         ([tmp_path / "nothing"], "cannot be read"),
         ([tmp_path / "text.json"], "not what `study peers` writes"),
         ([ablation], "study: Input should be 'peers'"),

@@ -57,8 +57,8 @@ def ablation(
     from surgicalmamba.config import load_config
     from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.ablation import ROWS, AblationPlan, run_ablation
-    from surgicalmamba.studies.ablation_report import write_ablation
-    from surgicalmamba.studies.results import circumstances, summary_text
+    from surgicalmamba.studies.ablation_report import summary, write_ablation
+    from surgicalmamba.studies.results import circumstances
     from surgicalmamba.train.config import TrainConfig
 
     recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
@@ -66,4 +66,4 @@ def ablation(
     plan = AblationPlan(recipe, tuple(wanted), seeds, splits, folds, tuple(rates), rate_seeds, train_folds)
     study = run_ablation(plan, PreparedDataset.open(data), out, lambda jobs, what: run_with_bar(jobs, out, workers, what))
     file = write_ablation(study, out, circumstances(command_line()), docs, title)
-    typer.echo(file.read_text(encoding="utf-8") if json else f"{summary_text(study.rows)}\nevery protocol: {file}")
+    typer.echo(file.read_text(encoding="utf-8") if json else f"{summary(study)}\nevery protocol: {file}")

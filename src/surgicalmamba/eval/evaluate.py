@@ -78,7 +78,7 @@ def evaluate(
     other = score_runs(loaded.runs[len(predictions) :], settings, report.scores, skip_impossible=True)
     notes += [f"not compared under {name}: {reason}" for name, reason in other.skipped.items()]
     comparison = {
-        name: {metric: compare(values, score.by_video[metric]) for metric, values in report.scores[name].by_video.items()}
+        name: {metric: compare(values, score.by_run[metric]) for metric, values in report.scores[name].by_run.items()}
         for name, score in other.scores.items()
     }
     return replace(evaluation, notes=tuple(notes), compared=other, comparison=comparison)

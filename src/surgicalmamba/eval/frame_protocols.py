@@ -36,10 +36,9 @@ def _phase_table(scores: dict[str, FloatArray], names: tuple[str, ...]) -> dict[
     return {name: {metric: summaries[index] for metric, summaries in each.items()} for index, name in enumerate(names)}
 
 
-def _by_video(scalars: dict[str, FloatArray], phase_scores: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Each metric per video, averaged over phases and runs."""
-    values = {metric: nan_mean(array, axis=0) for metric, array in scalars.items()}
-    return values | {metric: nan_mean(nan_mean(array, axis=2), axis=0) for metric, array in phase_scores.items()}
+def _by_run(scalars: dict[str, FloatArray], phase_scores: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Each metric per run and video, averaged over phases."""
+    return scalars | {metric: nan_mean(array, axis=2) for metric, array in phase_scores.items()}
 
 
 def _strict_score(
@@ -60,7 +59,7 @@ def _strict_score(
     metrics["inflated_macro_f1_upper_bound"] = {"mean": float(nan_mean(grand)), "std_runs": float(nan_std(grand))}
     stated = settings.describe(runs, undefined=RULE_TEXT[rule]) | extra
     table = _phase_table(phase_scores, settings.names)
-    return Score(protocol, metrics, stated, settings.videos(runs), _by_video(scalars, phase_scores), table)
+    return Score(protocol, metrics, stated, settings.videos(runs), _by_run(scalars, phase_scores), table)
 
 
 def strict(runs: Runs, settings: Settings) -> Score:
@@ -103,8 +102,7 @@ def framewise(runs: Runs, settings: Settings) -> Score:
     }
     stated = settings.describe(runs, undefined=RULE_TEXT["A"])
     stated["mean_is"] = "rows of all videos pooled, then over phases; accuracy_by_video is the mean over videos"
-    by_video = {"accuracy": nan_mean(accuracy(confusions), axis=0)}
-    return Score("framewise", metrics, stated, settings.videos(runs), by_video, table)
+    return Score("framewise", metrics, stated, settings.videos(runs), {"accuracy": accuracy(confusions)}, table)
 
 
 def _relaxed(runs: Runs, settings: Settings, mode: RelaxedMode) -> Score:
@@ -128,7 +126,7 @@ def _relaxed(runs: Runs, settings: Settings, mode: RelaxedMode) -> Score:
         if unlabelled:
             warnings.append(f"{unlabelled} rows without annotation count as right, as in the published script")
     table = _phase_table(phase_scores, settings.names)
-    values = _by_video(scalars, phase_scores)
+    values = _by_run(scalars, phase_scores)
     return Score(f"relaxed-{mode}", metrics, stated, settings.videos(runs), values, table, tuple(warnings))
 
 

@@ -12,7 +12,7 @@ from surgicalmamba.eval.cells import (
     confusion_matrix,
     inflated_f1,
 )
-from surgicalmamba.eval.compare import Comparison, bootstrap_interval, compare, wilcoxon
+from surgicalmamba.eval.compare import Comparison, SpreadComparison, compare, compare_spread, verdict, wilcoxon
 from surgicalmamba.eval.pairs import VideoPair, make_pair
 from surgicalmamba.eval.probabilities import Reliability, average_precision, average_precisions, log_losses, reliability
 from surgicalmamba.eval.protocols import PROTOCOLS, score, score_runs, usual_protocol
@@ -43,15 +43,16 @@ __all__ = [
     "Score",
     "Segments",
     "Settings",
+    "SpreadComparison",
     "Transitions",
     "VideoPair",
     "accuracy",
     "average_precision",
     "average_precisions",
     "balanced_accuracy",
-    "bootstrap_interval",
     "cell_scores",
     "compare",
+    "compare_spread",
     "confusion_matrices",
     "confusion_matrix",
     "edit_score",
@@ -74,5 +75,6 @@ __all__ = [
     "summarise_phases",
     "summarise_videos",
     "usual_protocol",
+    "verdict",
     "wilcoxon",
 ]

@@ -63,12 +63,21 @@ def published_datasets() -> list[str]:
 
 def load_published(dataset: str) -> PublishedTable:
     """The rows of one dataset."""
-    import yaml
-
     known = published_datasets()
     if dataset not in known:
         raise ConfigError(f"no published rows for {dataset!r}; there are some for {', '.join(known)}.")
-    document = yaml.safe_load(_SHIPPED.joinpath(f"{dataset}.yaml").read_text(encoding="utf-8"))
+    return _table(f"{dataset}.yaml")
+
+
+def load_published_ablation() -> PublishedTable:
+    """The paper's component ablation; its rows have the names of `study ablation`, the full model first."""
+    return _table("ablation/cholec80.yaml")
+
+
+def _table(file: str) -> PublishedTable:
+    import yaml
+
+    document = yaml.safe_load(_SHIPPED.joinpath(file).read_text(encoding="utf-8"))
     blocks = tuple(
         PublishedBlock(
             title=block["title"],

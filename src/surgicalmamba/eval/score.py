@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from surgicalmamba.eval.averages import Summary
+from surgicalmamba.eval.cells import nan_mean
 from surgicalmamba.eval.pairs import FloatArray
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | int | bool | None"
@@ -14,22 +15,28 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | int | bool | Non
 @dataclass(frozen=True, eq=False, repr=False)
 class Score(Mapping[str, Json]):
     """The numbers of one protocol. As a mapping it has the keys of the JSON output: one per metric, `per_phase`, `per_video`, `settings`,
-    `warnings`. `by_video` holds each metric per video, runs averaged, for comparing systems and for finding the worst videos."""
+    `warnings`. `by_run` holds each metric per run and video (r, v), for comparing systems."""
 
     protocol: str
     metrics: dict[str, Summary]
     settings: dict[str, Json]
     videos: tuple[str, ...]
-    by_video: dict[str, FloatArray] = field(default_factory=dict)
+    by_run: dict[str, FloatArray] = field(default_factory=dict)
     per_phase: dict[str, dict[str, Summary]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     details: dict[str, Json] = field(default_factory=dict)
     """Further keys of the JSON output, such as the list of transitions of the segmental protocol."""
 
+    @property
+    def by_video(self) -> dict[str, FloatArray]:
+        """Each metric per video, runs averaged."""
+        return {metric: nan_mean(values, axis=0) for metric, values in self.by_run.items()}
+
     def as_dict(self) -> dict[str, Json]:
+        by_video = self.by_video
         document: dict[str, object] = {**self.metrics, "per_phase": self.per_phase}
         document["per_video"] = {
-            video: {metric: float(values[index]) for metric, values in self.by_video.items()} for index, video in enumerate(self.videos)
+            video: {metric: float(values[index]) for metric, values in by_video.items()} for index, video in enumerate(self.videos)
         }
         document |= self.details
         document["settings"] = self.settings

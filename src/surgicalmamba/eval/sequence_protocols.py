@@ -45,10 +45,9 @@ def segmental(runs: Runs, settings: Settings) -> Score:
     metrics["latency_s"] = _summarise_delays([item for items in delays for item in items], settings.fps)
     stated = settings.describe(runs)
     stated["mean_is"] = "over videos; pooled: segments of all videos counted together; latency over all transitions that were noticed"
-    values = {name: nan_mean(array, axis=0) for name, array in scalars.items()}
     details: dict[str, Json] = {"transitions": _list_transitions(runs, delays, settings)}
     table = _delays_by_phase(delays, settings)
-    return Score("segmental", metrics, stated, settings.videos(runs), values, table, details=details)
+    return Score("segmental", metrics, stated, settings.videos(runs), scalars, table, details=details)
 
 
 def _list_transitions(runs: Runs, delays: list[list[Transitions]], settings: Settings) -> list[Json]:
@@ -128,7 +127,7 @@ def mean_average_precision(runs: Runs, settings: Settings) -> Score:
     }
     stated = settings.describe(runs, undefined="a phase without annotated rows is left out")
     stated["mean_is"] = "map: rows of all videos pooled, then over phases; map_by_video: over phases within a video, then over videos"
-    return Score("map", metrics, stated, settings.videos(runs), {"map_by_video": nan_mean(per_video, axis=0)}, table)
+    return Score("map", metrics, stated, settings.videos(runs), {"map_by_video": per_video}, table)
 
 
 def calibration(runs: Runs, settings: Settings) -> Score:
@@ -151,4 +150,4 @@ def calibration(runs: Runs, settings: Settings) -> Score:
     stated = settings.describe(runs)
     stated |= {"window_s": settings.window_s, "bins": settings.n_bins}
     stated["mean_is"] = "rows of all videos pooled; log loss in nats; calibration error of the highest probability in percentage points"
-    return Score("calibration", metrics, stated, settings.videos(runs), {"log_loss": nan_mean(losses, axis=0)})
+    return Score("calibration", metrics, stated, settings.videos(runs), {"log_loss": losses})

@@ -15,7 +15,7 @@ from surgicalmamba.eval.probabilities import reliability
 from surgicalmamba.eval.score import Score, describe, state
 from surgicalmamba.eval.segments import find_transitions, near_transition, segment_pair
 from surgicalmamba.report.html import save_figure, table, write_page
-from surgicalmamba.report.tables import comparison_rows, number, phase_rows
+from surgicalmamba.report.tables import comparison_note, comparison_rows, number, phase_rows
 
 
 def write_report(evaluation: Evaluation, folder: Path, on_figure: Callable[[], None] = lambda: None) -> Path:
@@ -57,6 +57,7 @@ def _score_section(score: Score, evaluation: Evaluation) -> str:
     if evaluation.comparison is not None and score.protocol in evaluation.comparison:
         parts.append("<h3>Against the other system, per video (first minus second)</h3>")
         parts.append(table(comparison_rows(evaluation.comparison[score.protocol])))
+        parts.append(f'<p class="settings">{escape(comparison_note(evaluation.comparison[score.protocol]))}</p>')
     return "\n".join(parts)
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from surgicalmamba.eval.compare import Comparison
+from surgicalmamba.eval.compare import Comparison, resampled_levels
 from surgicalmamba.eval.evaluate import Evaluation
 from surgicalmamba.eval.published import PublishedRow, PublishedTable, own_rows
 from surgicalmamba.eval.score import Report, Score
@@ -39,6 +39,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
         if evaluation.comparison is not None and score.protocol in evaluation.comparison:
             lines += ["  against the other system (first minus second, per video):"]
             lines += ["    " + line for line in align(comparison_rows(evaluation.comparison[score.protocol]))]
+            lines += ["    " + comparison_note(evaluation.comparison[score.protocol])]
         parts.append("\n".join(lines))
     parts += [f"{name}: not computed, {reason}" for name, reason in evaluation.report.skipped.items()]
     header = f"{evaluation.vocabulary.dataset}, {len(evaluation.report.videos)} videos"
@@ -54,6 +55,16 @@ def comparison_rows(results: dict[str, Comparison]) -> list[list[str]]:
         p_value = f"{result.wilcoxon_p:.2g}" if math.isfinite(result.wilcoxon_p) else "-"
         rows.append([metric, f"{result.difference:+.2f}", interval, *counts, p_value])
     return rows
+
+
+def comparison_note(results: dict[str, Comparison]) -> str:
+    """What the interval of a paired comparison is over, and what Wilcoxon's test leaves out."""
+    some = next(iter(results.values()))
+    note = f"The interval is over {resampled_levels(some.seeds, some.videos)}"
+    if max(some.seeds) == 1:
+        return f"{note}: with one run of each system it does not show what other seeds would change, and neither does Wilcoxon's test."
+    runs = f"{some.seeds[0]} and {some.seeds[1]} runs"
+    return f"{note} ({runs}). Wilcoxon's test averages the runs of a video first and ignores how they differ."
 
 
 def published_text(table: PublishedTable, report: Report | None = None) -> str:

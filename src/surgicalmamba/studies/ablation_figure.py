@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from surgicalmamba.report.colours import colour
-from surgicalmamba.studies.results import Row, comparisons, spreads
+from surgicalmamba.studies.results import Row, comparisons, interval_levels, spreads
 
 MARKS = {"accuracy": ("o", colour(0)), "jaccard": ("s", colour(5))}
 NAMES = {"strict": "strict", "relaxed-published": "relaxed, 10 s"}
@@ -35,7 +35,7 @@ def _differences(axes: Axes, rows: Sequence[Row], protocol: str) -> None:
             label = metric if place == 1 else None
             axes.errorbar(-result.difference, place + offset, xerr=ends, marker=mark, color=ink, capsize=3, label=label, linestyle="none")
     axes.axvline(0, color="black", linewidth=1)
-    axes.set_xlabel(f"points against {rows[0].name}, {NAMES[protocol]}\n(95 % interval over videos)", fontsize=9)
+    axes.set_xlabel(f"points against {rows[0].name}, {NAMES[protocol]}\n(95 % interval over {interval_levels(rows)})", fontsize=9)
     if compared:
         axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     axes.grid(axis="x", color="#00000020")
@@ -52,6 +52,7 @@ def _spreads(axes: Axes, rows: Sequence[Row]) -> None:
             ends = [[result.difference - result.low], [result.high - result.difference]]
             axes.errorbar(row.spread, place, xerr=ends, color="black", capsize=3, linestyle="none")
     axes.axvline(rows[0].spread, color="black", linewidth=1, linestyle="--")
-    axes.set_xlabel("deviation of the strict accuracy over videos\n(95 % interval of the difference)", fontsize=9)
+    interval = f"95 % interval of the difference, over {interval_levels(rows)}"
+    axes.set_xlabel(f"deviation of the strict accuracy over videos\n({interval})", fontsize=9)
     axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from surgicalmamba.errors import StudyError
+from surgicalmamba.eval.compare import Standing, standing
 from surgicalmamba.eval.score import Json
 from surgicalmamba.report.colours import colour
 from surgicalmamba.report.tables import align, number
@@ -20,16 +21,16 @@ from surgicalmamba.studies.peers import PUBLISHED_WIDTH
 from surgicalmamba.studies.results import provenance_line, refresh_page, slug
 from surgicalmamba.studies.step_cost import StepCost
 
-MARKS = {"ahead": "▲", "behind": "▼", "level": ""}
+MARKS: dict[Standing, str] = {"ahead": "▲", "behind": "▼", "no difference shown": "", "no verdict": "?"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A network on a dataset: strict Jaccard, its deviation over seeds, and whether it was shown to be ahead of the first network."""
+    """A network on a dataset: strict Jaccard, its deviation over seeds, and where it stands against the first network."""
 
     jaccard: float
     deviation: float
-    standing: str
+    standing: Standing
 
     def text(self) -> str:
         spread = "" if math.isnan(self.deviation) else f" ± {self.deviation:.2f}"
@@ -89,8 +90,16 @@ class _Row(_Part):
 
 
 class _Difference(_Part):
-    low: float
-    high: float
+    """The first network minus another."""
+
+    seeds: tuple[int, int]
+    low: float | None
+    high: float | None
+
+    @property
+    def standing_of_other(self) -> Standing:
+        low, high = (math.nan if end is None else end for end in (self.low, self.high))
+        return standing(-high, -low, self.seeds)
 
 
 class _Compared(_Part):
@@ -118,11 +127,8 @@ class _Results(_Part):
 
     def cell(self, name: str) -> Cell:
         summary, compared = self.rows[name].protocols.strict.jaccard, self.compared_with_first.get(name)
-        standing = "level"
-        if compared is not None and not compared.jaccard.low <= 0 <= compared.jaccard.high:
-            standing = "behind" if compared.jaccard.low > 0 else "ahead"  # the difference is the first network minus this one
         mean, deviation = (math.nan if value is None else value for value in (summary.mean, summary.std_runs))
-        return Cell(mean, deviation, standing)
+        return Cell(mean, deviation, "no difference shown" if compared is None else compared.jaccard.standing_of_other)
 
 
 def read_overview(studies: Sequence[str | Path]) -> Overview:
@@ -167,6 +173,9 @@ def _read(study: str | Path) -> _Results:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole file"
+        if where.endswith(".seeds"):
+            where = "its intervals ignore the seeds; call `study peers` again in that folder, which trains nothing that is there"
+            raise StudyError(f"{file} was written by an older version: {where}.") from None
         raise StudyError(f"{file} is not what `study peers` writes ({where}: {first['msg']}); give folders that it has finished.") from None
 
 
@@ -201,7 +210,8 @@ def note(overview: Overview) -> str:
     sizes = published if overview.at_published_sizes else f"the sizes trained on {overview.datasets[0]}"
     return (
         f"Strict Jaccard ± deviation over seeds; ▲ shown to be ahead of {overview.first}, ▼ shown to be behind it (the 95 % interval over "
-        f"videos leaves zero out), no mark: no difference shown. The mean rank is over the datasets. Live cost at {sizes}."
+        "seeds and videos leaves zero out), no mark: no difference shown, ?: fewer than three seeds, no verdict. The mean rank is over "
+        f"the datasets. Live cost at {sizes}."
     )
 
 
@@ -251,13 +261,13 @@ def draw_overview(overview: Overview) -> Figure:
 
 
 def _score_panel(axes: Axes, overview: Overview, dataset: str) -> None:
-    inks = {"ahead": colour(2), "behind": colour(5), "level": "#777777"}
+    inks: dict[Standing, str] = {"ahead": colour(2), "behind": colour(5)}
     for place, name in enumerate(overview.ranks):
         cell = overview.cells[name][dataset]
         own = name == overview.first
-        ink = "black" if own else inks[cell.standing]
+        ink = "black" if own else inks.get(cell.standing, "#777777")
         spread = None if math.isnan(cell.deviation) else cell.deviation
-        fill = ink if own or cell.standing != "level" else "white"
+        fill = ink if own or cell.standing in inks else "white"
         axes.errorbar(cell.jaccard, place, xerr=spread, fmt="D" if own else "o", color=ink, markerfacecolor=fill, markersize=6, capsize=2)
     axes.axvline(overview.cells[overview.first][dataset].jaccard, color="black", linewidth=0.8, linestyle=":")
     axes.set_title(dataset, fontsize=9)

@@ -15,7 +15,7 @@ import numpy as np
 
 from surgicalmamba.data.store import PreparedDataset, write_atomic
 from surgicalmamba.data.vocabulary import PhaseVocabulary
-from surgicalmamba.eval.compare import Comparison, SpreadComparison, compare, compare_spread
+from surgicalmamba.eval.compare import VIDEOS_FOR_A_SPREAD, Comparison, SpreadComparison, compare, compare_spread, resampled_levels, verdict
 from surgicalmamba.eval.folders import Matching, load
 from surgicalmamba.eval.pairs import FloatArray, VideoPair
 from surgicalmamba.eval.protocols import USUAL_RULES, score_runs
@@ -35,6 +35,8 @@ TABLE_METRICS = (
 )
 """Columns of the table, where a protocol could be computed; results.json has every protocol."""
 
+COMPARED_METRICS = ("accuracy", "jaccard")
+
 
 @dataclass(frozen=True, eq=False)
 class Row:
@@ -45,11 +47,14 @@ class Row:
     seeds: tuple[int, ...]
     folds: tuple[str, ...]
     accuracy_by_fold: dict[str, float]
-    accuracy_by_run: FloatArray
-    """Strict accuracy (seeds, videos)."""
     parameters: int
     seconds: tuple[float, ...]
     """Training time of each job."""
+
+    @property
+    def accuracy_by_run(self) -> FloatArray:
+        """Strict accuracy (seeds, videos)."""
+        return self.report.scores["strict"].by_run["accuracy"]
 
     @property
     def spread(self) -> float:
@@ -66,6 +71,10 @@ class Row:
                 "strict_accuracy_by_fold": self.accuracy_by_fold,
                 "strict_accuracy_by_seed": [float(value) for value in self.accuracy_by_run.mean(axis=1)],
                 "spread_over_videos": self.spread,
+                "strict_by_seed_and_video": {
+                    "videos": list(self.report.videos),
+                    **{metric: self.report.scores["strict"].by_run[metric].tolist() for metric in COMPARED_METRICS},
+                },
             }
         )
         assert isinstance(plain, dict)
@@ -83,10 +92,9 @@ def gather(jobs: Sequence[Job], out: Path, dataset: PreparedDataset) -> list[Row
         pairs = {(job.config.seed, job.split): _pairs(job, out, dataset) for job in members}
         runs = [[pair for fold in folds for pair in pairs[seed, fold]] for seed in seeds]
         report = score_runs(runs, settings, ["all"])
-        by_run = np.stack([score_runs([run], settings, ["strict"]).scores["strict"].by_video["accuracy"] for run in runs])
         by_fold = {fold: _accuracy([pairs[seed, fold] for seed in seeds], settings) for fold in folds}
         seconds = tuple(training_seconds(job.run(out)) for job in members)
-        rows.append(Row(group, report, seeds, folds, by_fold, by_run, _parameters(members[0].run(out)), seconds))
+        rows.append(Row(group, report, seeds, folds, by_fold, _parameters(members[0].run(out)), seconds))
     return rows
 
 
@@ -108,19 +116,19 @@ def _parameters(run: Path) -> int:
 
 
 def comparisons(rows: Sequence[Row], protocol: str = "strict") -> dict[str, dict[str, Comparison]]:
-    """Every row against the first, paired by video, seeds averaged."""
+    """The first row minus every other, paired by video; intervals are over seeds and videos together."""
     first, *others = rows
-    base = first.report.scores[protocol].by_video
+    base = first.report.scores[protocol].by_run
     return {
-        row.name: {metric: compare(base[metric], row.report.scores[protocol].by_video[metric]) for metric in ("accuracy", "jaccard")}
+        row.name: {metric: compare(base[metric], row.report.scores[protocol].by_run[metric]) for metric in COMPARED_METRICS}
         for row in others
     }
 
 
 def spreads(rows: Sequence[Row]) -> dict[str, SpreadComparison]:
-    """Every row's deviation over videos against the first's; nothing where there is one video."""
+    """Every row's deviation over videos against the first's; nothing where there are fewer than three videos."""
     first, *others = rows
-    if first.accuracy_by_run.shape[1] < 2:
+    if first.accuracy_by_run.shape[1] < VIDEOS_FOR_A_SPREAD:
         return {}
     return {row.name: compare_spread(first.accuracy_by_run, row.accuracy_by_run) for row in others}
 
@@ -208,21 +216,23 @@ def _comparison_table(rows: Sequence[Row]) -> list[str]:
     """The first row against every other, with what can be said of the difference."""
     compared = comparisons(rows)
     metrics = list(next(iter(compared.values())))
-    titles = [f"{metric}, difference (95 % interval) | p" for metric in metrics]
-    lines = [f"| {rows[0].name} against | " + " | ".join(titles) + " | |", "|---" * (2 + 2 * len(metrics)) + "|"]
+    titles = [f"{metric}, difference (95 % interval)" for metric in metrics]
+    lines = [f"| {rows[0].name} against | " + " | ".join(titles) + " | |", "|---" * (2 + len(metrics)) + "|"]
     for name, results in compared.items():
-        cells = [f"{r.difference:+.2f} ({r.low:+.2f} to {r.high:+.2f}) | {r.wilcoxon_p:.2g}" for r in results.values()]
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {_verdict(results)} |")
-    what = "Strict, video by video, seeds averaged; p is Wilcoxon's."
-    return [*lines, "", what if len(rows[0].report.videos) > 1 else f"{what} With one video there is no interval."]
+        cells = [with_interval(result) for result in results.values()]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {verdict(results)} |")
+    return [*lines, "", f"Strict, {rows[0].name} minus the other, paired by video; the interval is over {interval_levels(rows)}."]
 
 
-def _verdict(results: Mapping[str, Comparison]) -> str:
-    """In which metrics the interval leaves zero out."""
-    ahead = [metric for metric, result in results.items() if result.low > 0]
-    behind = [metric for metric, result in results.items() if result.high < 0]
-    told = [f"{word} in {' and '.join(metrics)}" for word, metrics in (("ahead", ahead), ("behind", behind)) if metrics]
-    return ", ".join(told) or "no difference shown"
+def with_interval(result: Comparison | SpreadComparison) -> str:
+    """`+1.20 (-0.30 to +2.70)`."""
+    return f"{result.difference:+.2f} ({result.low:+.2f} to {result.high:+.2f})"
+
+
+def interval_levels(rows: Sequence[Row]) -> str:
+    """What the intervals of a table are over; seeds count where every row has several."""
+    fewest, most = (choose(len(row.seeds) for row in rows) for choose in (min, max))
+    return resampled_levels((fewest, most), len(rows[0].report.videos))
 
 
 def rates_table(scores: Mapping[str, Mapping[float, float]], split: str | None) -> str:
