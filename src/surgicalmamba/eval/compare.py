@@ -13,8 +13,8 @@ are paired, and seeds separately for each system, because they are not.
   90 to 92 % with five where seeds differ most.
 
 Measured coverage of the 95 % interval of two equal systems on 40 videos (docs/metrics.md): 93 to 96 % with 3 seeds, 94 to 97 % with 5,
-95 to 97 % with 8. The lowest values are those of one system that varies much more than the other. Where seeds do not differ at all it is 99 %:
-chance of a single run on a single video is counted at both levels, so the interval is then wider than needed."""
+95 to 97 % with 8. The lowest values are those of one system that varies much more than the other. Where seeds do not differ at all it
+is 99 %: chance of a single run on a single video is counted at both levels, so the interval is then wider than needed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +33,8 @@ VIDEOS_FOR_A_SPREAD = 3
 """Two of three drawn videos still have a deviation."""
 _BLOCK_VALUES = 500_000
 """Values (resamples x videos) handled at a time, so that memory stays small."""
+_NEARLY_NORMAL = 10_000.0
+"""Degrees of freedom at which Student's t is as good as normal."""
 
 Standing = Literal["ahead", "behind", "no difference shown", "no verdict"]
 
@@ -241,9 +243,6 @@ def _interval(
     tail = 50.0 * (1.0 - confidence)
     low, high = np.percentile(drawn, [tail, 100.0 - tail])
     return estimate + widening * (float(low) - estimate), estimate + widening * (float(high) - estimate)
-
-
-_NEARLY_NORMAL = 10_000.0
 
 
 def student_quantile(confidence: float, degrees: float) -> float:
