@@ -7,45 +7,52 @@ import typer
 
 from surgicalmamba.cli.study_run import Docs, Seeds, Title, Workers, bar_over, command_line
 
+QUICK = ["cells=[T64-V64-N4-d16]", "rates=[1e-2]", "min_updates=4", "max_updates=4", "batch_tokens=512", "test_examples=16"]
+
 
 def mqar(
-    out: Annotated[Path, typer.Option(help="Folder of the study; the same call goes on in it, more cells or seeds are added to it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the study; the same call resumes it, more cells or seeds are added to it.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value, put over the preset, such as lengths=[256] widths=[64] cycles=1.")
+        list[str] | None, typer.Argument(help="key=value, put over the preset, such as cells=[T64-V256-N4-d32] variants=[plain,content].")
     ] = None,
-    preset: Annotated[str, typer.Option(help="scaled, for two cores; or full, the paper's protocol.")] = "scaled",
-    seeds: Seeds = 3,
+    preset: Annotated[str, typer.Option(help="plateau, for two cores; paper-cell, one cell of the paper; full, its protocol.")] = "plateau",
+    seeds: Seeds = 5,
     workers: Workers = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps; one run at a time is best on a GPU (--workers 1).")] = "cpu",
     docs: Docs = None,
     title: Title = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few updates a run: shows that everything works, not how well.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a table.")] = False,
 ) -> None:
-    """Multi-query associative recall with and without state regramming, each at its own learning rate.
+    """Multi-query associative recall with and without state regramming, trained to the plateau, each at its own learning rate.
 
     Example: surgicalmamba study mqar --out study/mqar --quick
     """
     import os
 
     from surgicalmamba.studies.figures import figure_on_page, save_figure
-    from surgicalmamba.studies.mqar import gather_recall, recall_runs, train_all, write_recall
+    from surgicalmamba.studies.mqar import final_runs, gather_recall, rate_runs, train_all, write_recall
     from surgicalmamba.studies.mqar_config import preset_config
     from surgicalmamba.studies.mqar_report import draw_recall, recall_section, recall_text
     from surgicalmamba.studies.results import circumstances, refresh_page, slug
+    from surgicalmamba.train.distributed import pick_device
 
-    config = preset_config(
-        preset, [*(overrides or []), *(["cycles=1", "examples=64", "batch_tokens=1024", "test_examples=16"] if quick else [])]
-    )
-    runs = recall_runs(config, seeds)
-    with bar_over(len(runs), "runs") as progress:
-        train_all(runs, out, workers or os.cpu_count() or 1, progress)
-    pairs = gather_recall(config, seeds, out)
+    pick_device(device)
+    config = preset_config(preset, [*(overrides or []), *([*QUICK, "compile=false"] if quick else [])])
+    n_workers = workers or os.cpu_count() or 1
+    trials = rate_runs(config, seeds)
+    with bar_over(len(trials), "runs that choose the rates") as progress:
+        train_all(trials, out, n_workers, progress, device)
+    others = final_runs(config, seeds, out)
+    with bar_over(len(others), "runs at the chosen rates") as progress:
+        train_all(others, out, n_workers, progress, device)
+    cells = gather_recall(config, seeds, out)
     about = circumstances(command_line())
-    file = write_recall(out, config, pairs, about)
-    figure = draw_recall(pairs)
+    file = write_recall(out, config, cells, about)
+    figure = draw_recall(cells)
     save_figure(figure, out, "mqar")
     if docs is not None:
         title = title or f"MQAR, {preset}"
-        picture = figure_on_page(figure, docs, slug(title), "Accuracy over model width, with and without rotation")
-        refresh_page(docs, slug(title), recall_section(title, pairs, seeds, about) + f"\n{picture}\n")
-    typer.echo(file.read_text(encoding="utf-8") if json else f"{recall_text(pairs)}\neverything: {file}")
+        picture = figure_on_page(figure, docs, slug(title), "Accuracy of every variant and seed in each cell, with gains")
+        refresh_page(docs, slug(title), recall_section(title, cells, seeds, about) + f"\n{picture}\n")
+    typer.echo(file.read_text(encoding="utf-8") if json else f"{recall_text(cells)}\neverything: {file}")

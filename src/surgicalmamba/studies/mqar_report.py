@@ -1,84 +1,96 @@
-"""The recall study as a figure like the paper's, as a table for the results page, and as text."""
+"""The recall study as a figure, as a table for the results page, and as text."""
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from surgicalmamba.eval.score import Json
 from surgicalmamba.report.colours import colour
 from surgicalmamba.report.tables import align, number
-from surgicalmamba.studies.mqar import Pair, Recall
+from surgicalmamba.studies.mqar import CellResult, Recall
+from surgicalmamba.studies.mqar_config import VARIANTS
 from surgicalmamba.studies.results import provenance_line
 
-MARKS = ("o", "s", "^", "D")
+FLOOR, CEILING = 20.0, 95.0
+"""Where the first variant must lie at its plateau for a cell to be a contest, percent."""
 
 
-def draw_recall(pairs: Sequence[Pair]) -> Figure:
-    """A panel for each length: accuracy over model width, a colour for each state, hollow without rotation and filled with it."""
-    lengths = list(dict.fromkeys(pair.plain.cell.length for pair in pairs))
-    figure = Figure(figsize=(1.2 + 3.6 * len(lengths), 3.8), layout="constrained")
-    panels = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
-    for axes, length in zip(panels, lengths, strict=True):
-        _panel(axes, [pair for pair in pairs if pair.plain.cell.length == length])
-        axes.set_title(f"T = {length}, {length // 4} pairs", fontsize=10)
-    panels[0].set_ylabel("accuracy, %")
-    panels[0].set_ylim(0, 112)
+def draw_recall(cells: Sequence[CellResult]) -> Figure:
+    """A panel for each cell: accuracy of each variant, a dot for every seed, a bar at the mean, the gain with its interval above."""
+    figure = Figure(figsize=(1.0 + 2.7 * len(cells), 4.4), layout="constrained")
+    panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
+    for axes, found in zip(panels, cells, strict=True):
+        _panel(axes, found)
+    panels[0].set_ylabel("questions answered, %")
+    panels[0].set_ylim(0, 118)
     panels[0].set_yticks(range(0, 101, 20))
-    panels[-1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.suptitle("dot: a seed; bar: mean; numbers: points gained over the first, 95 % interval over seeds and sequences", fontsize=8)
     return figure
 
 
-def _panel(axes: Axes, pairs: Sequence[Pair]) -> None:
-    """The states of a width stand side by side, and so do the two variants of each; small dots are single seeds."""
-    widths, states = sorted({pair.plain.cell.d_model for pair in pairs}), sorted({pair.plain.cell.d_state for pair in pairs})
-    for index, d_state in enumerate(states):
-        mine = sorted((pair for pair in pairs if pair.plain.cell.d_state == d_state), key=lambda pair: pair.plain.cell.d_model)
-        middles = [widths.index(pair.plain.cell.d_model) + 0.3 * (index - (len(states) - 1) / 2) for pair in mine]
-        ink, mark = colour(index * 5), MARKS[index % len(MARKS)]
-        for name, aside, style, fill, cells in (
-            ("without Z", -0.06, "--", "white", [pair.plain for pair in mine]),
-            ("with Z", 0.06, "-", ink, [pair.rotated for pair in mine]),
-        ):
-            places = [middle + aside for middle in middles]
-            spread = [0.0 if cell.deviation != cell.deviation else cell.deviation for cell in cells]
-            means = [cell.mean for cell in cells]
-            drawn = axes.errorbar(places, means, yerr=spread, color=ink, linestyle=style, capsize=3, label=f"N = {d_state}, {name}")
-            drawn.lines[0].set(marker=mark, markerfacecolor=fill, markersize=6)
-            for place, cell in zip(places, cells, strict=True):
-                axes.plot([place] * len(cell.accuracy), cell.accuracy, ".", color=ink, alpha=0.4, markersize=4)
-        for middle, pair in zip(middles, mine, strict=True):
-            top = max(cell.mean + (cell.deviation if cell.deviation == cell.deviation else 0.0) for cell in (pair.plain, pair.rotated))
-            axes.annotate(f"{pair.gain:+.1f}", (middle, top), (0, 6), textcoords="offset points", ha="center", color=ink, fontsize=8)
-    axes.set_xticks(range(len(widths)), [str(width) for width in widths])
-    axes.set_xlim(-0.5, len(widths) - 0.5)
-    axes.set_xlabel("model width")
+def _panel(axes: Axes, found: CellResult) -> None:
+    axes.axhspan(FLOOR, CEILING, color="#00000008", linewidth=0)
+    for place, row in enumerate(found.rows):
+        ink = colour(place)
+        axes.bar(place, row.mean, width=0.62, color=ink, alpha=0.35)
+        spread = 0.12 * np.linspace(-1, 1, len(row.accuracy)) if len(row.accuracy) > 1 else np.zeros(1)
+        axes.plot(place + spread, row.accuracy, "o", color=ink, markersize=4)
+        if row is not found.rows[0]:
+            gain = found.gain(row)
+            text = f"{gain.difference:+.1f}\n[{gain.low:+.0f}, {gain.high:+.0f}]"
+            axes.annotate(text, (place, max(row.accuracy)), (0, 5), textcoords="offset points", ha="center", fontsize=7)
+    axes.set_xticks(range(len(found.rows)), [row.variant for row in found.rows], rotation=40, ha="right", fontsize=8)
+    cell = found.cell
+    sizes = f"{cell.n_pairs} pairs, state {cell.d_state}, width {cell.d_model}\nT {cell.length}, vocabulary {cell.vocabulary}"
+    axes.set_title(sizes, fontsize=9)
     axes.grid(axis="y", color="#00000020")
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def recall_table(pairs: Sequence[Pair]) -> list[list[str]]:
-    """Header and a row per cell."""
-    rows = [["T", "pairs", "N", "width", "without Z", "with Z", "gain", "rates", "weights", "more weights", "minutes a run"]]
-    for pair in pairs:
-        cell = pair.plain.cell
-        gain = f"{pair.gain:+.2f}" + (f" ({min(pair.gains):+.2f} to {max(pair.gains):+.2f})" if len(pair.gains) > 1 else "")
-        sizes = [str(cell.length), str(cell.length // 4), str(cell.d_state), str(cell.d_model)]
-        weights = [f"{pair.plain.parameters:,}", f"{pair.more_weights:.1f} %"]
-        rates = f"{pair.plain.rate:g}, {pair.rotated.rate:g}"
-        minutes = f"{pair.plain.minutes:.1f}, {pair.rotated.minutes:.1f}"
-        rows.append([*sizes, _told(pair.plain), _told(pair.rotated), gain, rates, *weights, minutes])
+def recall_table(cells: Sequence[CellResult]) -> list[list[str]]:
+    """Header and a row per cell and variant."""
+    head = ["cell", "pairs", "variant", "accuracy", "gain (95 % interval)", "", "updates to half", "updates", "rate", "weights", "minutes"]
+    rows = [head]
+    for found in cells:
+        for row in found.rows:
+            first = row is found.rows[0]
+            gain = found.gain(row)
+            more = "" if first else f" (+{found.more_weights(row):.1f} %)"
+            rows.append(
+                [
+                    found.cell.name if first else "",
+                    str(found.cell.n_pairs) if first else "",
+                    row.variant,
+                    number(row.mean) + ("" if np.isnan(row.deviation) else f" ± {row.deviation:.2f}"),
+                    "" if first else f"{gain.difference:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})",
+                    _fitness(row) if first else gain.standing,
+                    _updates(row),
+                    f"{np.median(row.updates):,.0f}",
+                    f"{row.rate:g}",
+                    f"{row.parameters:,}{more}",
+                    f"{row.minutes:.1f}",
+                ]
+            )
     return rows
 
 
-def _told(cell: Recall) -> str:
-    text = number(cell.mean)
-    return text if cell.deviation != cell.deviation else f"{text} ± {cell.deviation:.2f}"
+def _fitness(row: Recall) -> str:
+    """Whether the first variant's plateau leaves room to win and to lose."""
+    if row.mean < FLOOR:
+        return "hardly learned: no contest"
+    return "nearly solved: no contest" if row.mean > CEILING else ""
 
 
-def recall_section(title: str, pairs: Sequence[Pair], seeds: int, about: Mapping[str, Json]) -> str:
-    """The study's section of the results page, figure apart."""
-    header, *rows = recall_table(pairs)
+def _updates(row: Recall) -> str:
+    median = row.median_to_half
+    return "never" if np.isinf(median) else f"{median:,.0f}"
+
+
+def recall_section(title: str, cells: Sequence[CellResult], seeds: int, about: Mapping[str, Json]) -> str:
+    """The study's section of a results page, figure apart."""
+    header, *rows = recall_table(cells)
     lines = [
         f"## {title}",
         "",
@@ -88,14 +100,18 @@ def recall_section(title: str, pairs: Sequence[Pair], seeds: int, about: Mapping
         "",
     ]
     lines += ["| " + " | ".join(header) + " |", "|---" * len(header) + "|", *("| " + " | ".join(row) + " |" for row in rows)]
+    variants = list(dict.fromkeys(row.variant for found in cells for row in found.rows))
     lines += [
         "",
-        "Accuracy in percent at the questions of unseen sequences with T/4 pairs; mean ± deviation over seeds. Gain in points, with its "
-        "range over seeds. Of two rates or minutes the first is without Z. The rate was chosen on other sequences than those reported.",
+        "Accuracy in percent at the questions of unseen sequences with T/4 pairs, at the plateau; mean ± deviation over seeds. Gain in "
+        "points over the cell's first row; its interval is over seeds and test sequences together. Updates and minutes are medians over "
+        "runs. The rate was chosen on other sequences than those reported. "
+        + "; ".join(f"{name}: {VARIANTS[name]}" for name in variants)
+        + ".",
     ]
     return "\n".join(lines) + "\n"
 
 
-def recall_text(pairs: Sequence[Pair]) -> str:
+def recall_text(cells: Sequence[CellResult]) -> str:
     """For the terminal."""
-    return "\n".join(align(recall_table(pairs)))
+    return "\n".join(align(recall_table(cells)))
