@@ -45,8 +45,18 @@ def test_each_row_leaves_out_what_its_name_says(recipe, toy):
         "without-z": (True, False, True, usual),
         "without-lambda": (True, True, False, usual),
         "without-fast": (False, True, True, usual),
+        "constant-z": (True, True, True, usual),
+        "pairs-z": (True, True, True, usual),
+        "rotary": (True, False, True, usual),
         "without-smooth": (True, True, True, 0.0),
     }
+
+
+def test_the_controls_of_the_rotation_differ_in_what_turns_the_state(recipe, toy):
+    fitted = {system.name: fit_model(system.config, toy) for system in ablation_systems(recipe, ["constant-z", "pairs-z", "rotary"])}
+    kinds = {name: {path.rotation and path.rotation.kind for path in model.paths().values()} for name, model in fitted.items()}
+    assert kinds == {"constant-z": {"constant"}, "pairs-z": {"pairs"}, "rotary": {None}}
+    assert all(path.rotary for path in fitted["rotary"].paths().values())
 
 
 def test_rows_keep_the_order_of_the_table_and_unknown_ones_are_refused(recipe):

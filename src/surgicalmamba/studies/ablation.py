@@ -14,8 +14,9 @@ from surgicalmamba.studies.runner import Job
 from surgicalmamba.train.config import TrainConfig
 
 WITHOUT_SMOOTH = "without-smooth"
-ROWS = ("full", "vanilla-mamba2", "z-only", "without-z", "without-lambda", "without-fast", WITHOUT_SMOOTH)
-"""Rows of the table; all are compared with the first. The last is a training setting, the others are variants of the model."""
+ROWS = (*VARIANTS, WITHOUT_SMOOTH)
+"""Rows of the table; all are compared with the first. The last is a training setting, the others are variants of the model: those of the
+paper's table, then controls of the rotation that it does not have."""
 
 
 @dataclass(frozen=True)
