@@ -156,6 +156,11 @@ class IntensityConfig(Section):
     """Intensity-modulated stepping: the network that raises the slow path's step at phase boundaries (section 3.3)."""
 
     reduction: Positive = Field(16, description="Hidden width is d_inner divided by this. Paper: 'a small MLP'; release: 16.")
+    memory: tuple[Annotated[int, Field(ge=2)], ...] = Field(
+        (),
+        description="Frames over which running means of its input are given to the network too, such as [8, 32, 128]. Paper: none, so "
+        "that the first block sees the four frames of the convolution.",
+    )
     intensity_init: float = Field(
         0.02, gt=0, lt=1, description="Intensity at the start of training. Paper: near 0 inside phases; release: 0.5."
     )

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from surgicalmamba.core.ssd import BLOCK_LEN, segment_sum, ssd_scan, ssd_step
+from surgicalmamba.core.ssd import BLOCK_LEN, running_means, segment_sum, ssd_scan, ssd_step
 
 
 def step_loop(x, dt, A, B, C, state):
@@ -114,3 +114,14 @@ def test_half_precision_inputs_are_lifted_to_float32(ssd_inputs):
     reference, _ = ssd_scan(*(t.float() for t in inputs))
     assert state.dtype == torch.float32
     assert torch.equal(y, reference)
+
+
+@pytest.mark.parametrize("length", [1, BLOCK_LEN - 1, BLOCK_LEN + 1, 150])
+def test_running_means_move_by_a_share_of_the_distance_to_each_frame(length):
+    torch.manual_seed(0)
+    x, means, frames = torch.randn(2, length, 3, dtype=torch.float64), torch.randn(2, 2, 3, dtype=torch.float64), torch.tensor([4.0, 50.0])
+    y, after = running_means(x, frames.double(), means)
+    for t in range(length):
+        means = means + (x[:, t, None] - means) / frames[:, None]
+        torch.testing.assert_close(y[:, t], means)
+    torch.testing.assert_close(after, means)

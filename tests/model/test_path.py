@@ -73,7 +73,7 @@ def test_steps_at_the_start_are_log_uniform_in_the_configured_range():
 def test_intensity_starts_near_its_configured_value(build, features):
     torch.manual_seed(0)
     net = IntensityNet(128, IntensityConfig(intensity_init=0.02))
-    assert float(torch.sigmoid(net(torch.randn(1, 500, 128))).detach().mean()) == pytest.approx(0.02, abs=0.01)
+    assert float(torch.sigmoid(net(torch.randn(1, 500, 128))[0]).detach().mean()) == pytest.approx(0.02, abs=0.01)
 
 
 def test_state_and_logit_of_the_intensity_stay_float32_under_autocast(build, features):
@@ -104,7 +104,7 @@ def test_rotary_paths_equal_a_state_that_is_turned_every_frame():
     u = torch.randn(1, 30, 8, dtype=torch.float64)
     output = path(u, path.initial_state(1, u.dtype, u.device), [0])
     x, _, _ = path._convolve(u, path.initial_state(1, u.dtype, u.device))
-    dt, B, C, _ = path._select(x, None)
+    dt, B, C, _, _ = path._select(x, None, output.state)
     rate = torch.pi * torch.tanh(path.turn_proj(x))[..., 0]
     assert path.turn_proj.out_features == 1  # half of six coordinates holds one pair
     heads = x.unflatten(-1, (4, 4))

@@ -46,6 +46,18 @@ def ssd_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tens
     return torch.cat(outputs, dim=1), state
 
 
+@in_full_precision
+def running_means(x: Tensor, frames: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+    """Exponential means m_t = m_{t-1} + (x_t - m_{t-1}) / k for every k of `frames` (s), by the same recurrence: one head per mean, B = C = 1.
+
+    x (b, l, d), means (b, s, d) before the first frame -> (b, l, s, d) and the means after the last."""
+    b, length, _ = x.shape
+    ones = x.new_ones(b, length, len(frames), 1)
+    written = x[:, :, None] / frames[:, None]  # (b, l, s, d)
+    y, state = ssd_scan(written, ones[..., 0], torch.log1p(-1 / frames), ones, ones, means[..., None])
+    return y, state[..., 0]
+
+
 def _scan_block(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """One block as matrix products, eq. (intra) plus what the carried state contributes."""
     log_decay = (dt * A).transpose(1, 2)  # (b, h, l)

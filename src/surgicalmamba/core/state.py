@@ -101,6 +101,7 @@ class PathState(TensorRecord):
     conv_tail: Tensor  # (b, d_conv - 1, d_inner)
     chunk_sum: Tensor | None  # (b, h, p); None in a path that does not rotate
     angle: Tensor | None = None  # (b, h, pairs), accumulated; None in a path without rotary B and C
+    means: Tensor | None = None  # (b, scales, d_inner), what the intensity remembers; None where it remembers nothing
 
 
 @dataclass(frozen=True)

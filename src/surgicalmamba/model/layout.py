@@ -51,4 +51,6 @@ def empty_path_state(d_inner: int, config: PathConfig, n_lanes: int, dtype: torc
 
     chunk_sum = None if config.rotation is None else zeros(n_heads, config.d_head)
     angle = zeros(n_heads, config.n_rotary_pairs) if config.rotary else None
-    return PathState(zeros(n_heads, config.d_head, config.d_state), zeros(config.d_conv - 1, d_inner), chunk_sum, angle)
+    scales = 0 if config.intensity is None else len(config.intensity.memory)
+    means = zeros(scales, d_inner) if scales else None
+    return PathState(zeros(n_heads, config.d_head, config.d_state), zeros(config.d_conv - 1, d_inner), chunk_sum, angle, means)

@@ -69,8 +69,8 @@ class SSMPath(nn.Module):
     def forward(self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None) -> PathOutput:
         """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""
         x, gate, tail = self._convolve(u, state)
-        dt, B, C, intensity_logit = self._select(x, condition)
-        state = replace(state, conv_tail=tail)
+        dt, B, C, intensity_logit, means = self._select(x, condition, state)
+        state = replace(state, conv_tail=tail, means=means)
         if self.turn_proj is not None:
             B, C, state = self._turn(x, dt, B, C, state)
         y, state = self._scan(full(x).unflatten(-1, (self.n_heads, -1)), dt, B, C, state, frame_index)
@@ -79,7 +79,7 @@ class SSMPath(nn.Module):
     def decay(self, u: Tensor, state: PathState, condition: Tensor | None = None) -> Tensor:
         """What every frame of such a call leaves of the carried state, exp(dt A) with the intensity in dt: (b, l, h)."""
         x, _, _ = self._convolve(u, state)
-        dt, _, _, _ = self._select(x, condition)
+        dt, _, _, _, _ = self._select(x, condition, state)
         return torch.exp(dt * self._decay_rate())
 
     def _decay_rate(self) -> Tensor:
@@ -93,18 +93,22 @@ class SSMPath(nn.Module):
         x, tail = self.conv(x, state.conv_tail)
         return F.silu(x), gate, tail
 
-    def _select(self, x: Tensor, condition: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """What the recurrence does with each frame: step (b, l, h), write B and read C (b, l, h, n); and the intensity logit."""
+    def _select(
+        self, x: Tensor, condition: Tensor | None, state: PathState
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """What the recurrence does with each frame: step (b, l, h), write B and read C (b, l, h, n); the intensity logit and what it
+        remembers after the call."""
         heads = (self.n_heads, self.config.d_state)
         width = self.n_heads * self.config.d_state
         selected = self.select_proj(x if condition is None else torch.cat([x, condition.to(x.dtype)], dim=-1))
         dt_low, B, C = selected.split([self.dt_rank, width, width], dim=-1)
         dt = F.softplus(full(F.linear(dt_low, self.dt_proj.weight)) + full(self.dt_proj.bias))
-        intensity_logit = None
+        intensity_logit, means = None, state.means
         if self.intensity is not None:
-            intensity_logit = full(self.intensity(x))
+            intensity_logit, means = self.intensity(x, state.means)
+            intensity_logit = full(intensity_logit)
             dt = warp_step(dt, torch.sigmoid(intensity_logit))
-        return dt, full(B).unflatten(-1, heads), full(C).unflatten(-1, heads), intensity_logit
+        return dt, full(B).unflatten(-1, heads), full(C).unflatten(-1, heads), intensity_logit, means
 
     def _turn(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState) -> tuple[Tensor, Tensor, PathState]:
         """B and C (b, l, h, n) turned by the angles accumulated so far, tanh(W x) pi dt per frame; and the state with the last angles."""

@@ -52,7 +52,7 @@ def _plane_bias(n_heads: int, size: int) -> Tensor:
     """U's and V's biases (h, 2 * size), entries of about 0.5: vectors of different heads are orthogonal as far as there is room."""
     halves = [nn.init.orthogonal_(torch.empty(size, n_heads)) for _ in range(2)]
     columns = torch.cat([F.normalize(half, dim=0) for half in halves])
-    return 0.5 * math.sqrt(size) * columns.T
+    return (0.5 * math.sqrt(size) * columns.T).contiguous()
 
 
 class Rotator(nn.Module):
