@@ -21,16 +21,14 @@ from surgicalmamba.studies.inspect_page import write_inspection
 from surgicalmamba.studies.inspect_trace import trace_video, without_rotation
 from surgicalmamba.studies.inspect_views import (
     alignment,
-    around_boundaries,
     chunk_phases,
     generator_similarity,
-    plane_similarity,
-    principal_cosines,
     shared_projection,
     stillness,
 )
 from surgicalmamba.studies.inspect_words import pictures_on_page
 from surgicalmamba.studies.inspection import OWN, inspect_video, read_predicted, trained_bursts
+from surgicalmamba.train.inside import around_boundaries, plane_similarity
 from surgicalmamba.train.predict import predict_video
 from toy import write_toy_dataset
 
@@ -138,14 +136,6 @@ def test_a_long_video_keeps_a_bounded_number_of_states(video, monkeypatch):
     assert len(trace.states) <= 14 and trace.state_rows[-1] == 74  # stride 8 within clips of 20, each clip's rest by itself
 
 
-def test_principal_angles_between_planes_by_hand():
-    e = torch.eye(4, dtype=torch.float64)
-    same = principal_cosines(e[0], e[1], e[1], -e[0])
-    tilted = principal_cosines(e[0], e[1], e[0], math.cos(0.5) * e[1] + math.sin(0.5) * e[2])
-    apart = principal_cosines(e[0], e[1], e[2], e[3])
-    torch.testing.assert_close(torch.stack([same, tilted, apart]), torch.tensor([[1, 1], [1, math.cos(0.5)], [0, 0]], dtype=torch.float64))
-
-
 def test_similarity_is_one_with_itself_symmetric_and_blind_to_a_turn_within_the_plane(video):
     planes = trace_video(tiny_model(), video, CPU, 0).planes[0]
     for similarity in (plane_similarity(planes), generator_similarity(planes)):
@@ -176,12 +166,6 @@ def test_a_shared_projection_shows_each_run_by_its_own_variance():
     np.testing.assert_allclose(
         np.linalg.norm(first.points - first.points.mean(0), axis=1), (circle - circle.mean(0)).norm(dim=1), rtol=1e-6
     )
-
-
-def test_samples_inside_phases_and_after_boundaries_by_hand():
-    labels = np.repeat([0, 1], 20)
-    inside, at = around_boundaries(labels, fps=1.0, rise_s=1.0, fall_s=2.0)
-    assert np.flatnonzero(~inside).tolist() == list(range(17, 27)) and np.flatnonzero(at).tolist() == [20, 21, 22]
 
 
 def test_the_plateau_is_the_decay_inside_phases(video):

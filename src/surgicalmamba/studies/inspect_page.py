@@ -19,15 +19,14 @@ from surgicalmamba.studies.inspect_trace import Trace
 from surgicalmamba.studies.inspect_views import (
     Projection,
     alignment,
-    around_boundaries,
     chance_similarity,
     chunk_phases,
     generator_similarity,
-    plane_similarity,
     shared_projection,
     stillness,
 )
 from surgicalmamba.studies.inspection import BARE, OWN, TRUTH, Inspection, accuracy
+from surgicalmamba.train.inside import around_boundaries, plane_similarity
 
 
 def write_inspection(found: Inspection, out: Path, about: Mapping[str, Json]) -> dict[str, Json]:

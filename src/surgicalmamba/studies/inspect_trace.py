@@ -13,22 +13,11 @@ from surgicalmamba.data.store import PreparedVideo
 from surgicalmamba.eval.pairs import FloatArray, IntArray
 from surgicalmamba.model.path import PathOutput, SSMPath
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.train.inside import Planes
 from surgicalmamba.train.predict import features_of
 
 MOST_STATES = 400
 """Points of the carried state that are kept of a video; a long one is sampled more coarsely."""
-
-
-@dataclass(frozen=True, eq=False)
-class Planes:
-    """What a slow path chose at the end of every chunk: U and V (chunks, h, n, r) with unit columns, theta (chunks, h, r)."""
-
-    U: Tensor
-    V: Tensor
-    theta: Tensor
-
-    def __len__(self) -> int:
-        return len(self.theta)
 
 
 @dataclass(frozen=True, eq=False)
