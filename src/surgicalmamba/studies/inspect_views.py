@@ -11,10 +11,8 @@ from torch import Tensor
 from surgicalmamba.core.rotation import generator
 from surgicalmamba.eval.pairs import FloatArray, IntArray
 from surgicalmamba.studies.inspect_trace import Trace
-from surgicalmamba.train.inside import Planes, around_boundaries, mean_principal_cosine
+from surgicalmamba.train.inside import Planes, around_boundaries
 from surgicalmamba.train.losses import phase_boundaries
-
-CHANCE_DRAWS = 2000
 
 
 def generator_similarity(planes: Planes) -> FloatArray:
@@ -22,13 +20,6 @@ def generator_similarity(planes: Planes) -> FloatArray:
     S = generator(planes.U.double(), planes.V.double(), planes.theta.double()).flatten(-2)  # (c, h, n n)
     unit = torch.nn.functional.normalize(S, dim=-1)
     return torch.einsum("chm,dhm->cd", unit, unit).div(S.shape[1]).numpy()
-
-
-def chance_similarity(d_state: int) -> float:
-    """What planes that have nothing to do with each other score, by draws."""
-    g = torch.Generator().manual_seed(0)
-    first, second = (torch.linalg.qr(torch.randn(CHANCE_DRAWS, d_state, 2, dtype=torch.float64, generator=g)).Q for _ in range(2))
-    return float(mean_principal_cosine(first.transpose(-1, -2) @ second).mean())
 
 
 def chunk_phases(labels: IntArray, chunk_len: int, n_chunks: int) -> IntArray:
@@ -51,6 +42,16 @@ class Alignment:
     next_other_phase: float
     pairs: tuple[int, ...]
     """In the order of the means."""
+
+    @property
+    def gap(self) -> float:
+        """How much more alike planes are within phases than between them. It grows with any variation of the planes."""
+        return self.same_phase - self.other_phase
+
+    @property
+    def relative_gap(self) -> float:
+        """The same as a share of how much planes differ between phases: 0 if phases do not matter, 1 if planes differ by phase alone."""
+        return self.gap / (1 - self.other_phase) if self.other_phase < 1 else math.nan
 
 
 def alignment(similarity: FloatArray, phases: IntArray) -> Alignment:
