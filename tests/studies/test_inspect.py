@@ -17,7 +17,7 @@ from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import PreparedDataset, SampleTable, VideoDraft, finish
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import ConfigError, DataError
-from surgicalmamba.studies.inspect_control import N_DRAWS, Spread, untrained, untrained_control
+from surgicalmamba.studies.inspect_control import FIRST_SEED, N_DRAWS, Spread, untrained, untrained_control
 from surgicalmamba.studies.inspect_page import write_inspection
 from surgicalmamba.studies.inspect_trace import trace_video, without_rotation
 from surgicalmamba.studies.inspect_views import (
@@ -182,9 +182,9 @@ def test_untrained_parts_are_drawn_again_and_every_other_weight_stays():
 def test_the_control_is_what_the_untrained_networks_show_on_the_same_video(video):
     model = tiny_model()
     frames = boundary_frames([video.labels], [np.linspace(0, 1, 75)], 1.0, 2.0, 12.0)
-    control = untrained_control(model, video, frames, n_draws=2)
+    control = untrained_control(model, video, frames, 2)
     for seed in range(2):
-        trace = trace_video(untrained(model, seed), video, CPU, 0)
+        trace = trace_video(untrained(model, FIRST_SEED + seed), video, CPU, 0)
         phases = chunk_phases(video.labels, 8, 9)
         gaps = [alignment(plane_similarity(planes), phases).gap for planes in trace.planes]
         assert gaps == pytest.approx([control.alignment(block, "gap")[seed] for block in range(2)], abs=1e-6)
@@ -207,8 +207,8 @@ def test_a_value_is_placed_in_the_range_of_the_untrained_draws():
 
 
 def test_an_untrained_model_is_one_more_draw(data, tmp_path):
-    # the control cannot tell the draw of seed 0 from its own draws, since it is one of them
-    untrained(tiny_model(), 0).save(tmp_path / "untrained")
+    # the control cannot tell its first draw from its draws
+    untrained(tiny_model(), FIRST_SEED).save(tmp_path / "untrained")
     results = write_inspection(inspect_video(str(tmp_path / "untrained"), data, "c", {}, 0, "cpu"), tmp_path / "out", {"command": "c"})
     for block in results["planes"]["blocks"]:
         for gap in (block["gap"], block["relative_gap"]):

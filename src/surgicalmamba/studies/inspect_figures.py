@@ -61,8 +61,9 @@ def _gaps(axes: Axes, gaps: Sequence[Gap], title: str, with_legend: bool) -> Non
     """A row per block: grey circles for untrained draws, a diamond for the trained model."""
     for block, gap in enumerate(gaps):
         labels = (f"untrained ({len(gap.untrained)} draws)", "trained") if block == 0 else (None, None)
-        axes.plot(gap.untrained, [block] * len(gap.untrained), "o", color="#888888", markerfacecolor="none", markersize=6, label=labels[0])
-        axes.plot([gap.trained], [block], "D", color=_INKS[0], markersize=7, label=labels[1], zorder=3)
+        rows = [block] * len(gap.untrained)  # above the diamond, which could hide one
+        axes.plot(gap.untrained, rows, "o", color="#666666", markerfacecolor="none", markersize=6, label=labels[0], zorder=3)
+        axes.plot([gap.trained], [block], "D", color=_INKS[0], markersize=9, label=labels[1], zorder=2)
     axes.axvline(0, color="#999999", linewidth=0.6, zorder=0)
     axes.set_yticks(range(len(gaps)), [f"block {block}" for block in range(len(gaps))])
     axes.set_ylim(len(gaps) - 0.5, -0.5)

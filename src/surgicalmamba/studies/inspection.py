@@ -14,7 +14,7 @@ from surgicalmamba.eval.pairs import IntArray
 from surgicalmamba.eval.rows import read_rows
 from surgicalmamba.model.checkpoint import CONFIG_FILE, best_of, looks_like_hub_id, read_about
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.studies.inspect_control import Control, untrained_control
+from surgicalmamba.studies.inspect_control import N_DRAWS, Control, untrained_control
 from surgicalmamba.studies.inspect_trace import Trace, trace_video, without_rotation
 from surgicalmamba.train.config import LossSettings
 from surgicalmamba.train.inside import BoundaryFrames, boundary_frames
@@ -54,8 +54,10 @@ class Inspection:
         return self.traces[OWN]
 
 
-def inspect_video(checkpoint: str, data: Path, video_id: str, others: Mapping[str, str], block: int | None, device: str) -> Inspection:
-    """Load everything, run what can be run, and read what was predicted before."""
+def inspect_video(
+    checkpoint: str, data: Path, video_id: str, others: Mapping[str, str], block: int | None, device: str, draws: int = N_DRAWS
+) -> Inspection:
+    """Load everything, run what can be run, and read what was predicted before. `draws` untrained networks are the control."""
     first = Predictor.open(checkpoint, data, "all", Path(), device)
     dataset, model = first.dataset, network_of(first.model)
     if model is None:
@@ -87,7 +89,7 @@ def inspect_video(checkpoint: str, data: Path, video_id: str, others: Mapping[st
     frames = {name: _frames(video, float(dataset.fps), *bursts[name]) for name in traces}
     measured = {name: trace.inside.measure(frames[name]) for name, trace in traces.items()}
     has_either = rotates or traces[OWN].intensity is not None
-    control = untrained_control(model, video, frames[OWN]) if has_either else None
+    control = untrained_control(model, video, frames[OWN], draws) if has_either else None
     return Inspection(dataset, video, rows, traces, bare, chosen, bursts, measured, control)
 
 
