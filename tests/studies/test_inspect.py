@@ -193,6 +193,15 @@ def test_the_control_is_what_the_untrained_networks_show_on_the_same_video(video
     assert control.rotation("head", "theta_q50") == Spread(sum(thetas) / 2, min(thetas), max(thetas))
 
 
+def test_planes_that_never_change_have_no_gap_beyond_rounding(data, tmp_path):
+    tiny_model("constant-z").save(tmp_path / "constant")
+    results = write_inspection(
+        inspect_video(str(tmp_path / "constant"), data, "c", {}, 0, "cpu", draws=2), tmp_path / "out", {"command": "c"}
+    )
+    for block in results["planes"]["blocks"]:
+        assert block["gap"]["verdict"] == "inside the untrained range" and block["relative_gap"]["verdict"] == "not measured"
+
+
 def test_a_value_is_placed_in_the_range_of_the_untrained_draws():
     spread = Spread.of([0.1, 0.3, 0.2, math.nan])
     assert (spread.mean, spread.low, spread.high) == pytest.approx((0.2, 0.1, 0.3))

@@ -125,6 +125,16 @@ def test_a_variant_shows_what_it_has(variant, paths, video):
     assert set(measured.rotations) == paths and len(measured.intensities) == (0 if variant == "vanilla-mamba2" else 2)
 
 
+@pytest.mark.parametrize("variant", ["constant-z", "pairs-z"])
+def test_controls_of_the_rotation_show_what_they_are(variant, video):
+    model = tiny_model(variant)
+    with look_inside(model) as inside:
+        predict_video(model, video, CPU, inside.observe)
+    found = inside.measure(boundary_frames([video.labels], [np.zeros(48)], 1.0, 2.0, 12.0)).rotations["slow0"]
+    assert found.plane_similarity == pytest.approx(1)  # neither ever changes its planes
+    assert found.content_dependence == pytest.approx(0, abs=1e-6) if variant == "constant-z" else found.content_dependence > 0.1
+
+
 ROTATION = RotationMeasures(0.001, 0.03, 0.21, 0.1, 0.74, 0.9)
 
 

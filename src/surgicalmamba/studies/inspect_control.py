@@ -10,7 +10,7 @@ from torch import Tensor
 from surgicalmamba.data.store import PreparedVideo
 from surgicalmamba.eval.pairs import IntArray
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.studies.inspect_views import Alignment, alignment, chunk_phases
+from surgicalmamba.studies.inspect_views import ROUNDING, Alignment, alignment, chunk_phases
 from surgicalmamba.train.inside import BoundaryFrames, plane_similarity
 from surgicalmamba.train.look_inside import Measured, look_inside
 from surgicalmamba.train.predict import features_of
@@ -41,7 +41,7 @@ class Spread:
         """Where the trained value lies. Inside the range, training cannot be told from chance."""
         if math.isnan(trained) or math.isnan(self.mean):
             return "not measured"
-        place = "beyond" if trained > self.high else "below" if trained < self.low else "inside"
+        place = "beyond" if trained > self.high + ROUNDING else "below" if trained < self.low - ROUNDING else "inside"
         return f"{place} the untrained range"
 
 

@@ -14,6 +14,9 @@ from surgicalmamba.studies.inspect_trace import Trace
 from surgicalmamba.train.inside import Planes, around_boundaries
 from surgicalmamba.train.losses import phase_boundaries
 
+ROUNDING = 1e-9
+"""Similarities that differ by less are equal: planes that never change, as of a rotation without content, differ by rounding."""
+
 
 def generator_similarity(planes: Planes) -> FloatArray:
     """(chunks, chunks): cosine between the skew matrices S themselves, angles and all, mean over heads."""
@@ -51,7 +54,8 @@ class Alignment:
     @property
     def relative_gap(self) -> float:
         """The same as a share of how much planes differ between phases: 0 if phases do not matter, 1 if planes differ by phase alone."""
-        return self.gap / (1 - self.other_phase) if self.other_phase < 1 else math.nan
+        varies = 1 - self.other_phase > ROUNDING
+        return self.gap / (1 - self.other_phase) if varies else math.nan
 
 
 def alignment(similarity: FloatArray, phases: IntArray) -> Alignment:
