@@ -17,20 +17,19 @@ from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import PreparedDataset, SampleTable, VideoDraft, finish
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import ConfigError, DataError
+from surgicalmamba.studies.inspect_control import FIRST_SEED, N_DRAWS, Spread, untrained, untrained_control
 from surgicalmamba.studies.inspect_page import write_inspection
 from surgicalmamba.studies.inspect_trace import trace_video, without_rotation
 from surgicalmamba.studies.inspect_views import (
     alignment,
-    around_boundaries,
     chunk_phases,
     generator_similarity,
-    plane_similarity,
-    principal_cosines,
     shared_projection,
     stillness,
 )
 from surgicalmamba.studies.inspect_words import pictures_on_page
 from surgicalmamba.studies.inspection import OWN, inspect_video, read_predicted, trained_bursts
+from surgicalmamba.train.inside import around_boundaries, boundary_frames, plane_similarity
 from surgicalmamba.train.predict import predict_video
 from toy import write_toy_dataset
 
@@ -138,14 +137,6 @@ def test_a_long_video_keeps_a_bounded_number_of_states(video, monkeypatch):
     assert len(trace.states) <= 14 and trace.state_rows[-1] == 74  # stride 8 within clips of 20, each clip's rest by itself
 
 
-def test_principal_angles_between_planes_by_hand():
-    e = torch.eye(4, dtype=torch.float64)
-    same = principal_cosines(e[0], e[1], e[1], -e[0])
-    tilted = principal_cosines(e[0], e[1], e[0], math.cos(0.5) * e[1] + math.sin(0.5) * e[2])
-    apart = principal_cosines(e[0], e[1], e[2], e[3])
-    torch.testing.assert_close(torch.stack([same, tilted, apart]), torch.tensor([[1, 1], [1, math.cos(0.5)], [0, 0]], dtype=torch.float64))
-
-
 def test_similarity_is_one_with_itself_symmetric_and_blind_to_a_turn_within_the_plane(video):
     planes = trace_video(tiny_model(), video, CPU, 0).planes[0]
     for similarity in (plane_similarity(planes), generator_similarity(planes)):
@@ -166,6 +157,74 @@ def test_a_chunk_has_the_phase_of_most_of_its_samples_and_pairs_are_told_apart()
     assert found.other_phase == pytest.approx(0.3) and found.next_other_phase == 0.5
 
 
+def test_gaps_by_hand():
+    phases, similarity = np.array([0, 0, 1]), np.array([[1, 0.9, 0.6], [0.9, 1, 0.6], [0.6, 0.6, 1]])
+    found = alignment(similarity, phases)
+    assert (found.gap, found.relative_gap) == pytest.approx((0.3, 0.75))  # planes differ by 0.1 within the phase, by 0.4 between phases
+    wider = alignment(1 - 2 * (1 - similarity), phases)  # twice as much variation, which follows the phases no better
+    assert (wider.gap, wider.relative_gap) == pytest.approx((0.6, 0.75))
+    assert math.isnan(alignment(np.ones((3, 3)), phases).relative_gap)
+
+
+def test_untrained_parts_are_drawn_again_and_every_other_weight_stays():
+    model = tiny_model()
+    before = torch.get_rng_state()
+    first, again, second = untrained(model, 0), untrained(model, 0), untrained(model, 1)
+    assert torch.equal(before, torch.get_rng_state())
+    for name, value in model.state_dict().items():
+        drawn = ".rotator." in name or ".intensity." in name
+        assert torch.equal(first.state_dict()[name], value) != drawn and torch.equal(first.state_dict()[name], again.state_dict()[name])
+    assert not torch.equal(first.blocks[0].slow.rotator.planes.w1, second.blocks[0].slow.rotator.planes.w1)
+    fresh = sm.SurgicalMamba(model.config)
+    torch.testing.assert_close(first.head.block.slow.rotator.angles.b2, fresh.head.block.slow.rotator.angles.b2)  # by the config's start
+
+
+def test_the_control_is_what_the_untrained_networks_show_on_the_same_video(video):
+    model = tiny_model()
+    frames = boundary_frames([video.labels], [np.linspace(0, 1, 75)], 1.0, 2.0, 12.0)
+    control = untrained_control(model, video, frames, 2)
+    for seed in range(2):
+        trace = trace_video(untrained(model, FIRST_SEED + seed), video, CPU, 0)
+        phases = chunk_phases(video.labels, 8, 9)
+        gaps = [alignment(plane_similarity(planes), phases).gap for planes in trace.planes]
+        assert gaps == pytest.approx([control.alignment(block, "gap")[seed] for block in range(2)], abs=1e-6)
+        assert trace.inside.measure(frames).values() == pytest.approx(control.measured[seed].values(), rel=1e-3)
+    thetas = [draw.rotations["head"].theta_q50 for draw in control.measured]
+    assert control.rotation("head", "theta_q50") == Spread(sum(thetas) / 2, min(thetas), max(thetas))
+
+
+def test_planes_that_never_change_have_no_gap_beyond_rounding(data, tmp_path):
+    tiny_model("constant-z").save(tmp_path / "constant")
+    results = write_inspection(
+        inspect_video(str(tmp_path / "constant"), data, "c", {}, 0, "cpu", draws=2), tmp_path / "out", {"command": "c"}
+    )
+    for block in results["planes"]["blocks"]:
+        assert block["gap"]["verdict"] == "inside the untrained range" and block["relative_gap"]["verdict"] == "not measured"
+
+
+def test_a_value_is_placed_in_the_range_of_the_untrained_draws():
+    spread = Spread.of([0.1, 0.3, 0.2, math.nan])
+    assert (spread.mean, spread.low, spread.high) == pytest.approx((0.2, 0.1, 0.3))
+    places = {
+        0.05: "below the untrained range",
+        0.1: "inside the untrained range",
+        0.3: "inside the untrained range",
+        0.31: "beyond the untrained range",
+    }
+    assert {value: spread.verdict(value) for value in places} == places
+    assert Spread.of([]).verdict(0.1) == "not measured" == spread.verdict(math.nan)
+
+
+def test_an_untrained_model_is_one_more_draw(data, tmp_path):
+    # the control cannot tell its first draw from its draws
+    untrained(tiny_model(), FIRST_SEED).save(tmp_path / "untrained")
+    results = write_inspection(inspect_video(str(tmp_path / "untrained"), data, "c", {}, 0, "cpu"), tmp_path / "out", {"command": "c"})
+    for block in results["planes"]["blocks"]:
+        for gap in (block["gap"], block["relative_gap"]):
+            assert len(gap["untrained"]["draws"]) == N_DRAWS
+            assert gap["trained"] == pytest.approx(gap["untrained"]["draws"][0], abs=1e-6)
+
+
 def test_a_shared_projection_shows_each_run_by_its_own_variance():
     t = torch.linspace(0, 6.283, 50, dtype=torch.float64)
     zero = 0 * t
@@ -176,12 +235,6 @@ def test_a_shared_projection_shows_each_run_by_its_own_variance():
     np.testing.assert_allclose(
         np.linalg.norm(first.points - first.points.mean(0), axis=1), (circle - circle.mean(0)).norm(dim=1), rtol=1e-6
     )
-
-
-def test_samples_inside_phases_and_after_boundaries_by_hand():
-    labels = np.repeat([0, 1], 20)
-    inside, at = around_boundaries(labels, fps=1.0, rise_s=1.0, fall_s=2.0)
-    assert np.flatnonzero(~inside).tolist() == list(range(17, 27)) and np.flatnonzero(at).tolist() == [20, 21, 22]
 
 
 def test_the_plateau_is_the_decay_inside_phases(video):
@@ -236,16 +289,24 @@ def test_the_command_shows_models_and_predictions_beside_each_other(data, tmp_pa
     truth = PreparedDataset.open(data).videos["c"].labels
     assert document["strict_accuracy"]["other system"] == pytest.approx(100 * (truth == 0).mean())
     assert len(document["planes"]["blocks"]) == 2 and set(document["state"]) == {OWN, f"{OWN}, Z left out", "plain"}
+    assert set(document["rotation"]) == {"slow0", "slow1", "fast0", "fast1", "head"}
+    for path in document["rotation"].values():
+        assert set(path["trained"]) == set(path["untrained"]) and path["untrained"]["content_dependence"]["low"] > 0
+    assert [set(block) for block in document["decay"][OWN]["intensity_of_blocks"]] == 2 * [{"trained", "untrained"}]
     assert set(document["decay"]) == {OWN, "plain"} and document["decay"]["plain"]["intensity_inside"] is None
     for figure in ("ribbons", "planes", "state", "decay"):
         assert (out / "figures" / f"{figure}.png").stat().st_size > 5_000 and (out / "figures" / f"{figure}.svg").is_file()
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 4 and "plain has no intensity" in page and "on its own two axes" in page
+    assert page.count("the untrained range") == 4 and "<h2>Angles and content dependence</h2>" in page  # two gaps of two blocks
     text = docs.read_text()
     assert (
         text.count("## One video, inside") == 1 and f"| other system | {document['strict_accuracy']['other system']:.2f} | - | - |" in text
     )
-    assert f"| block 1 | {document['planes']['blocks'][1]['same_phase']:.3f} |" in text
+    second, head = document["planes"]["blocks"][1], document["rotation"]["head"]
+    assert f"| block 1 | {second['same_phase']:.3f} |" in text and f"| {second['relative_gap']['verdict']} |" in text
+    theta = f"{head['trained']['theta_q50']:.3f} ({head['untrained']['theta_q50']['mean']:.3f})"
+    assert "| head | " in text and theta in text
     for view in ("ribbons", "planes", "state", "decay"):
         picture = f"images/one-video-inside-{view}.png"
         assert f"]({picture})" in text and (docs.parent / picture).read_bytes() == (out / "figures" / f"{view}.png").read_bytes()
@@ -267,6 +328,15 @@ def test_a_video_too_short_for_two_chunks_has_no_planes_to_compare(data, tmp_pat
     tiny_model(block={"slow": long_chunks, "fast": PATH}, clip_len=60).save(tmp_path / "long")
     results = write_inspection(inspect_video(str(tmp_path / "long"), data, "c", {}, 0, "cpu"), tmp_path / "out", {"command": "c"})
     assert results["planes"] is None and "ends before two chunks of 60" in (tmp_path / "out" / "index.html").read_text()
+    assert {"slow0", "head"} < set(results["rotation"]) and results["rotation"]["slow0"]["trained"]["content_dependence"] is None
+
+
+def test_a_video_that_ends_before_its_first_chunk_is_not_taken_for_a_model_without_rotation(data, tmp_path):
+    path = {**PATH, "chunk_len": 100}
+    tiny_model(block={"slow": path, "fast": path}, head={"path": path}, clip_len=200).save(tmp_path / "long")
+    results = write_inspection(inspect_video(str(tmp_path / "long"), data, "c", {}, 0, "cpu"), tmp_path / "out", {"command": "c"})
+    assert results["planes"] is results["rotation"] is None
+    assert "ends before two chunks of 100" in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_a_model_that_sees_pictures_is_inspected_from_pictures(tmp_path):

@@ -19,6 +19,7 @@ def inspect(
         typer.Option("--with", metavar="NAME=PLACE", help="Another checkpoint, run or folder of predictions to show beside; repeatable."),
     ] = None,
     block: Annotated[int | None, typer.Option(min=0, help="Block whose carried state is shown; the last without it.")] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Untrained networks that the rotation and the intensity are compared with.")] = 19,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     docs: Docs = None,
     title: Title = None,
@@ -42,7 +43,7 @@ def inspect(
     from surgicalmamba.studies.inspection import inspect_video
     from surgicalmamba.studies.results import circumstances, refresh_page, slug
 
-    found = inspect_video(checkpoint, data, video, others, block, device)
+    found = inspect_video(checkpoint, data, video, others, block, device, draws)
     results = write_inspection(found, out, circumstances(command_line()))
     if docs is not None:
         title = title or f"{video} of {found.dataset.name} from inside"

@@ -86,6 +86,9 @@ def _watcher() -> "Iterator[Watcher]":
         def epoch(self, epoch: int, text: str) -> None:
             console.print(f"epoch {epoch + 1}/{self.epochs}  {text}", soft_wrap=True)
 
+        def inside(self, epoch: int, text: str) -> None:
+            console.print(f"  inside {epoch + 1}/{self.epochs}  {text}", soft_wrap=True)
+
         def note(self, text: str) -> None:
             console.print(f"note: {text}", soft_wrap=True)
 

@@ -19,13 +19,24 @@ MOST_BLOCKS = 4
 _INKS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 
 
-def draw_planes(similarities: Sequence[FloatArray], phases: IntArray, names: Sequence[str], chance: float) -> Figure:
-    """Similarity of every pair of chunks, block by block, with the phase of each chunk along two sides."""
+@dataclass(frozen=True)
+class Gap:
+    """Of one block: how much more alike planes are within phases than between them, trained and for every untrained draw."""
+
+    trained: float
+    untrained: Sequence[float]
+
+
+def draw_planes(similarities: Sequence[FloatArray], phases: IntArray, names: Sequence[str], gaps: Mapping[str, Sequence[Gap]]) -> Figure:
+    """Similarity of every pair of chunks, block by block, with the phase of each chunk along two sides; below, gaps by their title."""
     shown = list(similarities[:MOST_BLOCKS])
     least = min(float(similarity.min()) for similarity in shown)
-    figure = Figure(figsize=(1.4 + 3.1 * len(shown), 4.3), layout="constrained")
+    below = 0.8 + 0.3 * len(shown)
+    figure = Figure(figsize=(1.4 + 3.1 * max(2, len(shown)), 4.3 + below), layout="constrained")
+    grid = figure.add_gridspec(2, 1, height_ratios=(3.4, below))
+    matrices, strips = grid[0].subgridspec(1, len(shown)), grid[1].subgridspec(1, len(gaps))
     for number, similarity in enumerate(shown):
-        axes = figure.add_subplot(1, len(shown), number + 1)
+        axes = figure.add_subplot(matrices[number])
         image = axes.imshow(similarity, cmap="cividis", vmin=least, vmax=1, interpolation="nearest")
         width = max(0.8, len(phases) / 25)
         for chunk, phase in enumerate(phases.tolist()):
@@ -39,9 +50,28 @@ def draw_planes(similarities: Sequence[FloatArray], phases: IntArray, names: Seq
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=figure.axes, shrink=0.8, label=f"mean cosine (chance: {chance:.2f})")
+    figure.colorbar(image, ax=figure.axes, shrink=0.8, label="mean cosine")
+    for number, (title, of_blocks) in enumerate(gaps.items()):
+        _gaps(figure.add_subplot(strips[number]), of_blocks[: len(shown)], title, with_legend=number == 0)
     _phase_legend(figure, phases, names)
     return figure
+
+
+def _gaps(axes: Axes, gaps: Sequence[Gap], title: str, with_legend: bool) -> None:
+    """A row per block: grey circles for untrained draws, a diamond for the trained model."""
+    for block, gap in enumerate(gaps):
+        labels = (f"untrained ({len(gap.untrained)} draws)", "trained") if block == 0 else (None, None)
+        rows = [block] * len(gap.untrained)  # above the diamond, which could hide one
+        axes.plot(gap.untrained, rows, "o", color="#666666", markerfacecolor="none", markersize=6, label=labels[0], zorder=3)
+        axes.plot([gap.trained], [block], "D", color=_INKS[0], markersize=9, label=labels[1], zorder=2)
+    axes.axvline(0, color="#999999", linewidth=0.6, zorder=0)
+    axes.set_yticks(range(len(gaps)), [f"block {block}" for block in range(len(gaps))])
+    axes.set_ylim(len(gaps) - 0.5, -0.5)
+    axes.set_xlabel(title, fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.spines[["top", "right"]].set_visible(False)
+    if with_legend:
+        axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
 @dataclass(frozen=True, eq=False)

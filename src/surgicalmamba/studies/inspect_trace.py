@@ -13,22 +13,12 @@ from surgicalmamba.data.store import PreparedVideo
 from surgicalmamba.eval.pairs import FloatArray, IntArray
 from surgicalmamba.model.path import PathOutput, SSMPath
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.train.inside import Planes
+from surgicalmamba.train.look_inside import Inside, look_inside
 from surgicalmamba.train.predict import features_of
 
 MOST_STATES = 400
 """Points of the carried state that are kept of a video; a long one is sampled more coarsely."""
-
-
-@dataclass(frozen=True, eq=False)
-class Planes:
-    """What a slow path chose at the end of every chunk: U and V (chunks, h, n, r) with unit columns, theta (chunks, h, r)."""
-
-    U: Tensor
-    V: Tensor
-    theta: Tensor
-
-    def __len__(self) -> int:
-        return len(self.theta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +31,9 @@ class Trace:
     decay: FloatArray
     """(t, n_blocks, h): the share of its state that each head keeps over the sample."""
     planes: tuple[Planes, ...]
-    """One for each block; empty where the model does not rotate."""
+    """Of the slow paths, one for each block; empty where the model does not rotate, or no chunk is full."""
+    inside: Inside
+    """All paths and blocks, for the measures."""
     chunk_len: int
     state_rows: IntArray
     """Samples after which the state was kept."""
@@ -51,16 +43,14 @@ class Trace:
 
 @dataclass
 class _Watched:
-    """What one block's slow path did, call by call."""
+    """The decay of one block's slow path, call by call."""
 
     decays: list[Tensor] = field(default_factory=list)
-    outputs: list[Tensor] = field(default_factory=list)
 
     def __call__(self, path: nn.Module, inputs: tuple[Tensor, PathState, Sequence[int]], output: PathOutput) -> None:
         assert isinstance(path, SSMPath)
         u, state, _ = inputs
         self.decays.append(path.decay(u, state)[0].cpu())
-        self.outputs.append(output.y[0].cpu())
 
 
 @torch.inference_mode()
@@ -70,26 +60,28 @@ def trace_video(model: SurgicalMamba, video: PreparedVideo, device: torch.device
     watched = [_Watched() for _ in slow]
     hooks = [path.register_forward_hook(watch) for path, watch in zip(slow, watched, strict=True)]
     stride = min(model.config.clip_len, -(-video.n_samples // MOST_STATES))
-    logits, intensities, rows, states = [], [], [], []
+    logits, rows, states = [], [], []
     memory = model.initial_state(1)
     try:
-        for clip in range(0, video.n_samples, model.config.clip_len):
-            features = features_of(model, video, clip, min(clip + model.config.clip_len, video.n_samples), device)
-            for piece in features.split(stride, dim=1):
-                output = model.forward_features(piece, memory)
-                memory = output.state
-                logits.append(output.logits[0].cpu())
-                intensities += [] if output.intensity_logits is None else [torch.sigmoid(output.intensity_logits[0].double()).cpu()]
-                rows.append(memory.frame_index[0] - 1)
-                states.append(memory.blocks[block].slow.ssm[0].cpu())
+        with look_inside(model, most_chunks=None) as inside:
+            for clip in range(0, video.n_samples, model.config.clip_len):
+                features = features_of(model, video, clip, min(clip + model.config.clip_len, video.n_samples), device)
+                for piece in features.split(stride, dim=1):
+                    output = model.forward_features(piece, memory)
+                    inside.observe(output)
+                    memory = output.state
+                    logits.append(output.logits[0].cpu())
+                    rows.append(memory.frame_index[0] - 1)
+                    states.append(memory.blocks[block].slow.ssm[0].cpu())
     finally:
         for hook in hooks:
             hook.remove()
     return Trace(
         torch.cat(logits).argmax(-1).numpy(),
-        torch.cat(intensities).numpy() if intensities else None,
+        torch.sigmoid(torch.cat(inside.logits)).numpy() if inside.logits else None,
         torch.stack([torch.cat(watch.decays) for watch in watched], dim=1).double().numpy(),
-        tuple(_planes(path, torch.cat(watch.outputs)) for path, watch in zip(slow, watched, strict=True) if path.rotator is not None),
+        tuple(planes for name, planes in inside.planes().items() if name.startswith("slow")),
+        inside,
         model.config.block.slow.chunk_len,
         np.array(rows),
         torch.stack(states),
@@ -100,17 +92,6 @@ def _slow_path(block: nn.Module) -> SSMPath:
     path = block.slow
     assert isinstance(path, SSMPath)
     return path
-
-
-def _planes(path: SSMPath, outputs: Tensor) -> Planes:
-    """The rotator asked again for every finished chunk, with the mean of the chunk's outputs (t, d_inner), eq. (phi)."""
-    assert path.rotator is not None
-    chunk_len = path.config.chunk_len
-    n_chunks = len(outputs) // chunk_len
-    whole = outputs[: n_chunks * chunk_len].unflatten(-1, (path.n_heads, -1)).unflatten(0, (n_chunks, chunk_len))
-    device = path.A_log.device
-    U, V, theta = path.rotator.factors(whole.mean(1).to(device))
-    return Planes(U.cpu(), V.cpu(), theta.cpu())
 
 
 def without_rotation(model: SurgicalMamba) -> SurgicalMamba:

@@ -8,28 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.retention import BURST_REACH
-from surgicalmamba.core.rotation import generator, unit_columns
-from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
-from surgicalmamba.studies.inspect_trace import Planes, Trace
+from surgicalmamba.core.rotation import generator
+from surgicalmamba.eval.pairs import FloatArray, IntArray
+from surgicalmamba.studies.inspect_trace import Trace
+from surgicalmamba.train.inside import Planes, around_boundaries
 from surgicalmamba.train.losses import phase_boundaries
 
-CHANCE_DRAWS = 2000
-
-
-def principal_cosines(U1: Tensor, V1: Tensor, U2: Tensor, V2: Tensor) -> Tensor:
-    """Cosines of the two principal angles between the planes spanned by (u1, v1) and (u2, v2): (..., n) each -> (..., 2)."""
-    first, second = (torch.linalg.qr(torch.stack(pair, dim=-1)).Q for pair in ((U1, V1), (U2, V2)))
-    return torch.linalg.svdvals(first.transpose(-1, -2) @ second).clamp(max=1)
-
-
-def plane_similarity(planes: Planes) -> FloatArray:
-    """(chunks, chunks): mean cosine of the principal angles between a chunk's planes and another's, plane by plane and head by head.
-
-    A plane is what one column of U and V spans; the networks give every column its place, so like is compared with like."""
-    U, V = (part.double().transpose(-1, -2) for part in (planes.U, planes.V))  # (c, h, r, n)
-    rows = [principal_cosines(U[c : c + 1], V[c : c + 1], U, V).mean(dim=(-3, -2, -1)) for c in range(len(planes))]
-    return torch.stack(rows).numpy() if rows else np.empty((0, 0))
+ROUNDING = 1e-9
+"""Similarities that differ by less are equal: planes that never change, as of a rotation without content, differ by rounding."""
 
 
 def generator_similarity(planes: Planes) -> FloatArray:
@@ -37,13 +23,6 @@ def generator_similarity(planes: Planes) -> FloatArray:
     S = generator(planes.U.double(), planes.V.double(), planes.theta.double()).flatten(-2)  # (c, h, n n)
     unit = torch.nn.functional.normalize(S, dim=-1)
     return torch.einsum("chm,dhm->cd", unit, unit).div(S.shape[1]).numpy()
-
-
-def chance_similarity(d_state: int) -> float:
-    """What planes that have nothing to do with each other score, by draws."""
-    g = torch.Generator().manual_seed(0)
-    parts = [unit_columns(torch.randn(CHANCE_DRAWS, d_state, 1, dtype=torch.float64, generator=g))[..., 0] for _ in range(4)]
-    return float(principal_cosines(*parts).mean())
 
 
 def chunk_phases(labels: IntArray, chunk_len: int, n_chunks: int) -> IntArray:
@@ -66,6 +45,17 @@ class Alignment:
     next_other_phase: float
     pairs: tuple[int, ...]
     """In the order of the means."""
+
+    @property
+    def gap(self) -> float:
+        """How much more alike planes are within phases than between them. It grows with any variation of the planes."""
+        return self.same_phase - self.other_phase
+
+    @property
+    def relative_gap(self) -> float:
+        """The same as a share of how much planes differ between phases: 0 if phases do not matter, 1 if planes differ by phase alone."""
+        varies = 1 - self.other_phase > ROUNDING
+        return self.gap / (1 - self.other_phase) if varies else math.nan
 
 
 def alignment(similarity: FloatArray, phases: IntArray) -> Alignment:
@@ -138,13 +128,3 @@ def stillness(trace: Trace, labels: IntArray, fps: float, rise_s: float, fall_s:
         float(intensity[at].mean()) if at.any() else math.nan,
         len(phase_boundaries(torch.from_numpy(labels))),
     )
-
-
-def around_boundaries(labels: IntArray, fps: float, rise_s: float, fall_s: float) -> tuple[BoolArray, BoolArray]:
-    """Samples beyond the reach of every burst, and samples from a boundary to sigma_R after it."""
-    time_s = np.arange(len(labels)) / fps
-    inside, at = np.ones(len(labels), bool), np.zeros(len(labels), bool)
-    for boundary in (phase_boundaries(torch.from_numpy(labels)).numpy() / fps).tolist():
-        inside &= (time_s < boundary - BURST_REACH * rise_s) | (time_s > boundary + BURST_REACH * fall_s)
-        at |= (time_s >= boundary) & (time_s <= boundary + fall_s)
-    return inside, at

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import ConfigError, DataError
@@ -12,8 +14,12 @@ from surgicalmamba.eval.pairs import IntArray
 from surgicalmamba.eval.rows import read_rows
 from surgicalmamba.model.checkpoint import CONFIG_FILE, best_of, looks_like_hub_id, read_about
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.studies.inspect_control import N_DRAWS, Control, untrained_control
 from surgicalmamba.studies.inspect_trace import Trace, trace_video, without_rotation
 from surgicalmamba.train.config import LossSettings
+from surgicalmamba.train.inside import BoundaryFrames, boundary_frames
+from surgicalmamba.train.look_inside import Measured
+from surgicalmamba.train.losses import transition_target
 from surgicalmamba.train.predict import Predictor, predict_video
 
 TRUTH, OWN, BARE = "annotated", "this model", "this model, Z left out"
@@ -34,6 +40,10 @@ class Inspection:
     block: int
     bursts: dict[str, tuple[float, float]]
     """sigma_L and sigma_R that each model was trained with."""
+    measured: dict[str, Measured]
+    """Measures of the rotation and the intensity of every model that could be run."""
+    control: Control | None
+    """This model with untrained rotators and intensity; None where it has neither."""
 
     @property
     def fps(self) -> float:
@@ -44,8 +54,10 @@ class Inspection:
         return self.traces[OWN]
 
 
-def inspect_video(checkpoint: str, data: Path, video_id: str, others: Mapping[str, str], block: int | None, device: str) -> Inspection:
-    """Load everything, run what can be run, and read what was predicted before."""
+def inspect_video(
+    checkpoint: str, data: Path, video_id: str, others: Mapping[str, str], block: int | None, device: str, draws: int = N_DRAWS
+) -> Inspection:
+    """Load everything, run what can be run, and read what was predicted before. `draws` untrained networks are the control."""
     first = Predictor.open(checkpoint, data, "all", Path(), device)
     dataset, model = first.dataset, network_of(first.model)
     if model is None:
@@ -74,7 +86,16 @@ def inspect_video(checkpoint: str, data: Path, video_id: str, others: Mapping[st
             continue
         traces[name] = trace_video(network, video, other.device, min(chosen, network.config.n_blocks - 1))
         rows[name], bursts[name] = traces[name].predicted, trained_bursts(place)
-    return Inspection(dataset, video, rows, traces, bare, chosen, bursts)
+    frames = {name: _frames(video, float(dataset.fps), *bursts[name]) for name in traces}
+    measured = {name: trace.inside.measure(frames[name]) for name, trace in traces.items()}
+    has_either = rotates or traces[OWN].intensity is not None
+    control = untrained_control(model, video, frames[OWN], draws) if has_either else None
+    return Inspection(dataset, video, rows, traces, bare, chosen, bursts, measured, control)
+
+
+def _frames(video: PreparedVideo, fps: float, rise_s: float, fall_s: float) -> BoundaryFrames:
+    target = transition_target(torch.from_numpy(video.labels.copy()), fps, rise_s, fall_s).double().numpy()
+    return boundary_frames([video.labels], [target], fps, rise_s, fall_s)
 
 
 def network_of(recognizer: object) -> SurgicalMamba | None:

@@ -1,8 +1,10 @@
 """A recognizer over prepared videos: probabilities for every sample, as they would come live."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import DataError
 from surgicalmamba.eval.predictions import RunInfo, VideoPrediction, write_predictions, write_run
 from surgicalmamba.model.checkpoint import best_of, load
-from surgicalmamba.model.recognizer import AnyRecognizer
+from surgicalmamba.model.recognizer import AnyRecognizer, Output
 from surgicalmamba.train.distributed import pick_device
 
 
@@ -34,14 +36,20 @@ def features_of(model: AnyRecognizer, video: PreparedVideo, start: int, stop: in
 
 
 @torch.inference_mode()
-def predict_video(model: AnyRecognizer, video: PreparedVideo, device: torch.device) -> VideoPrediction:
-    """One video from its first sample to its last. Frame by frame gives the same numbers; clips are only faster."""
+def predict_video(
+    model: AnyRecognizer, video: PreparedVideo, device: torch.device, observe: Callable[[Output[Any]], None] | None = None
+) -> VideoPrediction:
+    """One video from its first sample to its last. Frame by frame gives the same numbers; clips are only faster.
+
+    `observe` is called with the output of every clip."""
     state = model.initial_state(1)
     probabilities, intensities = [], []
     for start in range(0, video.n_samples, model.config.clip_len):
         stop = min(start + model.config.clip_len, video.n_samples)
         output = model.forward_features(features_of(model, video, start, stop, device), state)
         state = output.state
+        if observe is not None:
+            observe(output)
         probabilities.append(torch.softmax(output.logits[0].double(), -1).cpu())
         if output.intensity_logits is not None:
             intensities.append(torch.sigmoid(output.intensity_logits[0].double()).mean(-1).cpu())

@@ -1,6 +1,6 @@
 """From a config to a trained model in a run folder: build, train, validate, keep the best, go on after an interruption.
 
-RUN/config.yaml      the resolved config            RUN/log.jsonl     losses per update, scores per epoch
+RUN/config.yaml      the resolved config            RUN/log.jsonl     losses per update, scores and a look inside per epoch
 RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on the validation videos"""
 
 import json
@@ -28,6 +28,8 @@ from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device
+from surgicalmamba.train.inside import BoundaryFrames, boundary_frames
+from surgicalmamba.train.look_inside import Measured, look_inside
 from surgicalmamba.train.objective import Objective, class_weights_of, target_of
 from surgicalmamba.train.optim import WeightAverage, adamw
 from surgicalmamba.train.predict import predict_video
@@ -45,6 +47,7 @@ class Watcher:
     def begin(self, epochs: int, updates: int, done: int) -> None: ...
     def update(self, epoch: int, losses: dict[str, float]) -> None: ...
     def epoch(self, epoch: int, text: str) -> None: ...
+    def inside(self, epoch: int, text: str) -> None: ...
     def note(self, text: str) -> None: ...
 
 
@@ -245,11 +248,15 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             elif videos := _role(config, dataset, "val"):
                 with trainer.whole_model(averaged=True) as model:
                     if world.is_first:
-                        scores = _validate(config, dataset, model, videos, run, history, epoch)
+                        scores, measured = _validate(config, dataset, model, videos, run, history, epoch)
                         history.append(scores)
                         for sink in sinks:
                             sink.write("epoch", epoch, scores)
                         watcher.epoch(epoch, f"{config.protocol}: " + "  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+                        if values := measured.values():
+                            for sink in sinks:
+                                sink.write("inside", epoch, values)
+                            watcher.inside(epoch, measured.line())
                     world.wait()
             save()
         _save_models(config, dataset, trainer, run, chosen=any(history))
@@ -285,11 +292,12 @@ def _validate(
     run: Path,
     history: list[dict[str, float]],
     epoch: int,
-) -> dict[str, float]:
-    """Score the validation videos; keep the model and its predictions if it is the best."""
+) -> tuple[dict[str, float], Measured]:
+    """Score the validation videos and look inside the model; keep it and its predictions if it is the best."""
     model.eval()
     device = next(model.parameters()).device
-    predictions = {video.id: predict_video(model, video, device) for video in videos}
+    with look_inside(model) as inside:
+        predictions = {video.id: predict_video(model, video, device, inside.observe) for video in videos}
     scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
     if scores["jaccard"] > max((past["jaccard"] for past in history if past), default=-1.0):
         model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
@@ -298,7 +306,14 @@ def _validate(
             write_predictions(run / "best" / "val", name, prediction, vocabulary)
         info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
         write_run(run / "best" / "val", info)
-    return scores
+    return scores, inside.measure(_boundary_frames(config, dataset, videos))
+
+
+def _boundary_frames(config: TrainConfig, dataset: PreparedDataset, videos: list[PreparedVideo]) -> BoundaryFrames:
+    """The frames of these videos with the transition target that the loss uses."""
+    loss, fps, labels = config.loss, float(dataset.fps), [video.labels for video in videos]
+    targets = [target_of(torch.from_numpy(part.copy()), loss, fps, config.network.clip_len).double().numpy() for part in labels]
+    return boundary_frames(labels, targets, fps, loss.rise_s, loss.fall_s)
 
 
 def _save_models(config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, chosen: bool) -> None:

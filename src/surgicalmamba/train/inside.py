@@ -1,0 +1,177 @@
+"""What the two mechanisms do, in numbers: how far and how differently states are rotated, and whether the intensity finds boundaries."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surgicalmamba.core.retention import BURST_REACH
+from surgicalmamba.core.rotation import faster_form, regram
+from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
+from surgicalmamba.train.losses import UNLABELLED, phase_boundaries
+
+CHUNKS_AT_ONCE = 64
+"""Chunks whose rotations are held in memory together."""
+AT_BOUNDARY = 0.5
+"""Transition target from which on a frame counts as being at a boundary: from 1.18 sigma_L before it to 1.18 sigma_R after it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Planes:
+    """How a path turned its state at the end of every chunk: U and V (chunks, h, n, r) with unit columns, theta (chunks, h, r)."""
+
+    U: Tensor
+    V: Tensor
+    theta: Tensor
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+
+@dataclass(frozen=True)
+class RotationMeasures:
+    """One path's rotations over a set of chunks; nan where there are too few of them."""
+
+    theta_q10: float
+    theta_q50: float
+    theta_q90: float
+    theta_mean: float
+    """Quantiles and mean of theta over chunks, heads and planes."""
+    content_dependence: float
+    plane_similarity: float
+    """Mean of `plane_similarity` over pairs of different chunks."""
+
+
+def rotation_measures(planes: Planes) -> RotationMeasures:
+    """Every measure of a path's rotations."""
+    n_chunks = len(planes)
+    if n_chunks == 0:
+        return RotationMeasures(*[math.nan] * 6)
+    theta = planes.theta.double().numpy()
+    low, median, high = np.quantile(theta, (0.1, 0.5, 0.9)).tolist()
+    similarity = plane_similarity(planes)[np.triu_indices(n_chunks, k=1)]
+    similar = float(similarity.mean()) if len(similarity) else math.nan
+    return RotationMeasures(low, median, high, float(theta.mean()), content_dependence(planes), similar)
+
+
+def content_dependence(planes: Planes) -> float:
+    """|Z_c - Z_c'|_F / |Z_c - I|_F: the root mean square over all pairs of chunks and heads, over the one over chunks and heads.
+
+    0 for a rotation that is the same after every chunk, sqrt(2) where the turns Z - I of two chunks have nothing in common. With
+    D_c = Z_c - I the mean square over the pairs of m chunks is 2 m / (m - 1) (mean |D_c|^2 - |mean D_c|^2), so no pair is formed.
+    nan with fewer than two chunks, or where nothing turns."""
+    m = len(planes)
+    if m < 2:
+        return math.nan
+    n, r = planes.U.shape[-2:]
+    identity = torch.eye(n, dtype=torch.float64)
+    squares, total = 0.0, torch.zeros(())
+    for U, V, theta in zip(*(part.double().split(CHUNKS_AT_ONCE) for part in (planes.U, planes.V, planes.theta)), strict=True):
+        turn = regram(identity, U, V, theta, faster_form(n, r)) - identity  # (c, h, n, n)
+        squares += float(turn.square().sum())
+        total = total + turn.sum(0)
+    if squares == 0:
+        return math.nan
+    common = float((total / m).square().sum()) / (squares / m)  # share of the turns that all chunks have in common
+    return math.sqrt(2 * m / (m - 1) * max(0.0, 1 - common))
+
+
+def plane_similarity(planes: Planes) -> FloatArray:
+    """(chunks, chunks): mean cosine of the principal angles between a chunk's planes and another's, plane by plane and head by head.
+
+    A plane is what one column of U and V spans; the networks give every column its place, so like is compared with like."""
+    columns = torch.stack([planes.U, planes.V], dim=-1).double()  # (c, h, n, r, 2)
+    bases = torch.linalg.qr(columns.permute(1, 3, 0, 2, 4).flatten(0, 1)).Q  # (h r, c, n, 2)
+    total = torch.zeros(len(planes), len(planes), dtype=torch.float64)
+    for basis in bases:
+        total += mean_principal_cosine(torch.einsum("cni,dnj->cdij", basis, basis))
+    return (total / len(bases)).numpy()
+
+
+def mean_principal_cosine(overlap: Tensor) -> Tensor:
+    """Mean cosine of the two principal angles between planes with orthonormal bases P and Q, from M = P^T Q: (..., 2, 2) -> (...).
+
+    The cosines are the singular values s1, s2 of M, and (s1 + s2)^2 = |M|_F^2 + 2 |det M|."""
+    determinant = overlap[..., 0, 0] * overlap[..., 1, 1] - overlap[..., 0, 1] * overlap[..., 1, 0]
+    return (overlap.square().sum((-2, -1)) + 2 * determinant.abs()).sqrt() / 2
+
+
+@dataclass(frozen=True, eq=False)
+class BoundaryFrames:
+    """Where boundaries are in the frames of one or more videos, one after the other: (t) each."""
+
+    target: FloatArray
+    """The transition target."""
+    labelled: BoolArray
+    inside: BoolArray
+    after: BoolArray
+    """Inside phases and after boundaries, as `around_boundaries` has it."""
+
+
+def boundary_frames(labels: Sequence[IntArray], targets: Sequence[FloatArray], fps: float, rise_s: float, fall_s: float) -> BoundaryFrames:
+    """The frames of these videos, given the labels and the transition target of each."""
+    around = [around_boundaries(part, fps, rise_s, fall_s) for part in labels]
+    inside, after = (np.concatenate(parts) for parts in zip(*around, strict=True))
+    return BoundaryFrames(np.concatenate(targets).astype(np.float64), np.concatenate(labels) != UNLABELLED, inside, after)
+
+
+def around_boundaries(labels: IntArray, fps: float, rise_s: float, fall_s: float) -> tuple[BoolArray, BoolArray]:
+    """Samples beyond the reach of every burst, and samples from a boundary to sigma_R after it."""
+    time_s = np.arange(len(labels)) / fps
+    inside, at = np.ones(len(labels), bool), np.zeros(len(labels), bool)
+    for boundary in (phase_boundaries(torch.from_numpy(labels)).numpy() / fps).tolist():
+        inside &= (time_s < boundary - BURST_REACH * rise_s) | (time_s > boundary + BURST_REACH * fall_s)
+        at |= (time_s >= boundary) & (time_s <= boundary + fall_s)
+    return inside, at
+
+
+@dataclass(frozen=True)
+class IntensityMeasures:
+    """One block's intensity over a set of frames; nan where there are no frames of a kind."""
+
+    inside: float
+    """Mean inside phases, beyond the reach of every burst."""
+    after_boundaries: float
+    """Mean from a boundary to sigma_R after it."""
+    average_precision: float
+    """Of the intensity as a detector of frames at a boundary, those with a transition target of 0.5 or more."""
+    boundary_share: float
+    """Share of these frames: the average precision of a detector that knows nothing."""
+    bce: float
+    """Binary cross-entropy with the transition target."""
+    bce_of_constant: float
+    """The same for the best constant, the target's mean. An intensity that is not below it has learned nothing from the frames."""
+
+
+def intensity_measures(logits: FloatArray, frames: BoundaryFrames) -> IntensityMeasures:
+    """Every measure of a block's intensity logits (t). The last four are over labelled frames, as the loss is."""
+    intensity = 1 / (1 + np.exp(-logits))
+    known, target = logits[frames.labelled], frames.target[frames.labelled]
+    at_boundary = target >= AT_BOUNDARY
+    constant = float(np.clip(_mean(target), 1e-12, 1 - 1e-12))
+    return IntensityMeasures(
+        inside=_mean(intensity[frames.inside]),
+        after_boundaries=_mean(intensity[frames.after]),
+        average_precision=average_precision(known, at_boundary),
+        boundary_share=_mean(at_boundary.astype(np.float64)),
+        bce=_mean(np.logaddexp(0, known) - target * known),
+        bce_of_constant=-constant * math.log(constant) - (1 - constant) * math.log(1 - constant),
+    )
+
+
+def average_precision(scores: FloatArray, positive: BoolArray) -> float:
+    """Sum over thresholds of the precision times the gain in recall; equal scores pass a threshold together. nan without positives."""
+    if not positive.any():
+        return math.nan
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(positive[order])
+    last_of_equals = np.append(np.diff(scores[order]) != 0, True)
+    hits, passed = hits[last_of_equals], np.flatnonzero(last_of_equals) + 1
+    return float(np.sum(hits / passed * np.diff(hits, prepend=0)) / hits[-1])
+
+
+def _mean(values: FloatArray) -> float:
+    return float(values.mean()) if len(values) else math.nan
