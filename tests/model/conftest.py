@@ -18,7 +18,8 @@ def small_config(**changes):
         d_feature=10,
         backbone=None,
         block=BlockConfig(
-            slow=PathConfig(chunk_len=16, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes), fast=PathConfig(chunk_len=12, **sizes)
+            slow=PathConfig(chunk_len=16, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes),
+            fast=PathConfig(chunk_len=12, **sizes),
         ),
         head=HeadConfig(path=PathConfig(chunk_len=7, **sizes)),
     )

@@ -48,7 +48,7 @@ def ssd_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tens
 
 @in_full_precision
 def running_means(x: Tensor, frames: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Exponential means m_t = m_{t-1} + (x_t - m_{t-1}) / k for every k of `frames` (s), by the same recurrence: one head per mean, B = C = 1.
+    """Exponential means m_t = m_{t-1} + (x_t - m_{t-1}) / k for every k of `frames` (s): the same recurrence, a head per mean, B = C = 1.
 
     x (b, l, d), means (b, s, d) before the first frame -> (b, l, s, d) and the means after the last."""
     b, length, _ = x.shape

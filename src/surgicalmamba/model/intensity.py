@@ -1,4 +1,4 @@
-"""The intensity network: reads a phase boundary from the convolved frame feature, eq. (lambda), and from what came before where asked to."""
+"""The intensity network: reads a phase boundary from the convolved frame feature, eq. (lambda), and from running means of it."""
 
 import math
 
@@ -19,6 +19,7 @@ class IntensityNet(nn.Module):
         hidden = max(1, d_inner // config.reduction)
         self.up = nn.Linear(d_inner * (1 + len(config.memory)), hidden)
         self.out = nn.Linear(hidden, 1)
+        self.frames: Tensor
         self.register_buffer("frames", torch.tensor(config.memory, dtype=torch.float32), persistent=False)
         nn.init.constant_(self.out.bias, math.log(config.intensity_init / (1 - config.intensity_init)))
 

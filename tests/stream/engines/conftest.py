@@ -20,7 +20,8 @@ def live_config(**changes):
         clip_len=22,
         backbone=BackboneConfig(depths=(1, 1, 1, 1), widths=(8, 8, 8, 10), image_size=32, frozen_stages=0),
         block=BlockConfig(
-            slow=PathConfig(chunk_len=8, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes), fast=PathConfig(chunk_len=6, **sizes)
+            slow=PathConfig(chunk_len=8, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes),
+            fast=PathConfig(chunk_len=6, **sizes),
         ),
         head=HeadConfig(path=PathConfig(chunk_len=5, **sizes)),
     )

@@ -1,5 +1,7 @@
 """What engines capture, run as it is: pieces without boundaries, then the boundaries, make the model's frames in every variant."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -38,7 +40,7 @@ class PlainEngine(CapturedEngine):
         self.closed.append((group, len(paths[0].ssm)))
         after = ClosePiece(self.model, group, solve_by_blocks)([p.ssm for p in paths], [p.chunk_sum for p in paths])
         n = len(paths)
-        return [type(p)(ssm, p.conv_tail, total) for p, ssm, total in zip(paths, after[:n], after[n:], strict=True)]
+        return [replace(p, ssm=ssm, chunk_sum=total) for p, ssm, total in zip(paths, after[:n], after[n:], strict=True)]
 
 
 def build(variant, **changes):
