@@ -1,8 +1,10 @@
 """Training settings: shipped configs load, presets are filled in, mistakes are named."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from surgicalmamba.config import PRESETS, load_config, save_config
 from surgicalmamba.errors import ConfigError
@@ -52,6 +54,23 @@ def test_what_is_given_goes_before_the_release_preset():
     assert (config.loss.smooth_weight, config.loss.transition_weight, config.precision) == (0.2, 1.0, "float32")
     assert config.data.augment is None and config.data.n_lanes == 1
     assert TrainConfig().loss.target_scope == "video"
+
+
+def test_a_run_config_from_before_these_settings_loads_with_their_defaults(tmp_path):
+    """A file of an older version lacks what came later; nothing of what it trained changes."""
+    newer = {"dropout", "a_min", "a_max", "d_hidden_min", "rgb_shift", "probability", "lr_step", "select_by"}
+
+    def without(values):
+        return {key: without(value) if isinstance(value, dict) else value for key, value in values.items() if key not in newer}
+
+    config = TrainConfig(preset="tiny")
+    older = without(json.loads(config.model_dump_json()))
+    assert not newer & set(json.dumps(older).replace('"', " ").split())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(older))
+    assert load_config(TrainConfig, tmp_path / "config.yaml") == config
+    path = config.model.block.slow
+    assert (config.model.dropout, path.a_min, path.a_max, path.intensity.d_hidden_min) == (0.0, 1.0, 16.0, 1)
+    assert (config.optim.lr_step, config.select_by, config.data.augment.probability) == ("update", "jaccard", 1.0)
 
 
 MISTAKES = {

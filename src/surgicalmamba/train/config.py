@@ -71,8 +71,11 @@ class OptimSettings(Section):
         "lie near 1e-11.",
     )
     clip_norm: float = Field(1.0, gt=0, description="Largest gradient norm. Release: 1.0.")
+    lr_step: Literal["update", "video"] = Field(
+        "update", description="What moves the learning rate along its schedule: every update, or every finished video as in the release."
+    )
     warmup_epochs: NotNegative = Field(2.0, description="Epochs of linear warm-up. Release: 10 of 50.")
-    final_lr_share: Share = Field(0.01, description="Learning rate at the end, as a share of the peak.")
+    final_lr_share: Share = Field(0.01, description="Learning rate at the end, as a share of the peak. Release: 0.1.")
     clips_per_update: Positive = Field(1, description="TBPTT window: clips per update. Paper: 1, gradients stop there; release: 6.")
     average_decay: Share = Field(0.0, description="Exponential moving average of the weights, per update; 0 for none.")
 
@@ -85,10 +88,14 @@ class NetworkSettings(Section):
 
 
 RELEASE_TRAINING: dict[str, object] = {
-    "data": {"n_lanes": 1, "augment": {"resize": 264, "draw": "frame"}},
+    "data": {
+        "n_lanes": 1,
+        "augment": {"resize": 264, "scale": 0.05, "saturation": 0.0, "hue_deg": 0.0, "rgb_shift": 15.0, "probability": 0.5, "draw": "frame"},
+    },
     "loss": {"smooth_weight": 1.0, "transition_weight": 1.0, "target_scope": "clip"},
-    "optim": {"warmup_epochs": 10, "clips_per_update": 6, "decay_on": "all", "eps": 1e-8},
+    "optim": {"lr_step": "video", "warmup_epochs": 10, "final_lr_share": 0.1, "clips_per_update": 6, "decay_on": "all", "eps": 1e-8},
     "precision": "bf16",
+    "select_by": "accuracy",
 }
 """What the authors' released recipe does otherwise than the defaults, beside the model; preset `release` fills it in."""
 
@@ -115,7 +122,8 @@ class TrainConfig(Section):
     validate_every: Positive | None = Field(
         1, description="Epochs between two looks at the validation videos; the last always has one. null: none, the last epoch is kept."
     )
-    protocol: str = Field("strict", description="Protocol by which the best epoch is chosen, on its Jaccard.")
+    protocol: str = Field("strict", description="Protocol by which the best epoch is chosen.")
+    select_by: Literal["jaccard", "accuracy"] = Field("jaccard", description="Metric by which the best epoch is chosen. Release: accuracy.")
     run: str = Field("runs/train", description="Folder of the run.")
 
     @field_validator("recognizer", mode="before")

@@ -59,6 +59,7 @@ class Result:
     best_epoch: int
     best: dict[str, float]
     protocol: str
+    select_by: str
     last_loss: float
 
 
@@ -168,6 +169,7 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
         objective=Objective(loss, None if weights is None else weights.to(device)),
         optimizer=adamw(model, config.optim),
         settings=config.optim,
+        epochs=config.epochs,
         n_updates=0,
         device=device,
         world=world,
@@ -261,9 +263,9 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             save()
         _save_models(config, dataset, trainer, run, chosen=any(history))
     if not any(history):
-        return Result(run, -1, {}, config.protocol, last["loss"])
-    best = max((epoch for epoch, scores in enumerate(history) if scores), key=lambda epoch: history[epoch]["jaccard"])
-    return Result(run, best, history[best], config.protocol, last["loss"])
+        return Result(run, -1, {}, config.protocol, config.select_by, last["loss"])
+    best = max((epoch for epoch, scores in enumerate(history) if scores), key=lambda epoch: history[epoch][config.select_by])
+    return Result(run, best, history[best], config.protocol, config.select_by, last["loss"])
 
 
 @contextmanager
@@ -299,7 +301,7 @@ def _validate(
     with look_inside(model) as inside:
         predictions = {video.id: predict_video(model, video, device, inside.observe) for video in videos}
     scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
-    if scores["jaccard"] > max((past["jaccard"] for past in history if past), default=-1.0):
+    if scores[config.select_by] > max((past[config.select_by] for past in history if past), default=-1.0):
         model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
         vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
         for name, prediction in predictions.items():
