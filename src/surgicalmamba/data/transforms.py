@@ -1,8 +1,8 @@
 """From stored frames to model input: augmentation for training, a fixed transform for evaluation, and normalisation on the device.
 
 Frames stay bytes until they reach the model: a clip of 256 frames at 224 x 224 is 38 MB as bytes and 154 MB as floats. Resize, crop,
-shift, scale and rotation are one affine warp; brightness, contrast, saturation, hue and RGB shift are one colour matrix. One draw serves a whole
-clip by default, so that what moves in a clip is the surgery; a draw per frame, as in the authors' release, is an option."""
+shift, scale and rotation are one affine warp; brightness, contrast, saturation, hue and RGB shift are one colour matrix. One draw serves
+a whole clip by default, so that what moves in a clip is the surgery; a draw per frame, as in the authors' release, is an option."""
 
 import math
 from collections.abc import Iterator

@@ -87,17 +87,27 @@ class NetworkSettings(Section):
     settings: dict[str, Any] = Field({}, description="Settings of a peer, over its defaults; SurgicalMamba's are under model.")
 
 
+_RELEASE_AUGMENT = {"resize": 264, "scale": 0.05, "saturation": 0.0, "hue_deg": 0.0, "rgb_shift": 15.0, "probability": 0.5, "draw": "frame"}
 RELEASE_TRAINING: dict[str, object] = {
-    "data": {
-        "n_lanes": 1,
-        "augment": {"resize": 264, "scale": 0.05, "saturation": 0.0, "hue_deg": 0.0, "rgb_shift": 15.0, "probability": 0.5, "draw": "frame"},
-    },
+    "data": {"n_lanes": 1, "augment": _RELEASE_AUGMENT},
     "loss": {"smooth_weight": 1.0, "transition_weight": 1.0, "target_scope": "clip"},
     "optim": {"lr_step": "video", "warmup_epochs": 10, "final_lr_share": 0.1, "clips_per_update": 6, "decay_on": "all", "eps": 1e-8},
     "precision": "bf16",
     "select_by": "accuracy",
 }
 """What the authors' released recipe does otherwise than the defaults, beside the model; preset `release` fills it in."""
+
+RELEASE_DIFFERENCES: dict[str, str] = {
+    "rotation networks at start": "the mean angle is theirs (1.0), the distribution of weights and biases is not.",
+    "windows": "a window of six clips goes on into the next video; theirs ends with its video.",
+    "loss of a window": "a mean over its labelled frames; theirs is the mean of its clips' means.",
+    "first video": "trains at one step of the warm-up; theirs has a learning rate of 0.",
+    "brightness and contrast": "factors, contrast about mid-grey, up to 0.2; theirs adds up to 0.2 of white and scales about black.",
+    "datasets": "the values are those of Cholec80. M2CAI16 and AutoLaparo have chunks of 32 in the blocks, AutoLaparo also windows of "
+    "12 clips and 100 epochs.",
+    "split": "the dataset's own unless `data.split=release data.allow_overlap=true` asks for theirs, as `configs/release.yaml` does.",
+}
+"""Where a run with preset `release` still differs from the authors' code: topic, and what ours does."""
 
 
 class TrainConfig(Section):
