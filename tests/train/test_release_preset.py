@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import shared_path
 from surgicalmamba.config import ModelConfig, load_config
 from surgicalmamba.data.transforms import Augment, WholeFrame
 from surgicalmamba.model.intensity import IntensityNet
@@ -173,11 +172,10 @@ def test_the_preset_has_the_releases_value_or_the_difference_is_named(config, to
     ROWS[topic](config)
 
 
-def test_every_line_of_the_tables_of_facts_is_checked():
-    text = shared_path("release.md").read_text(encoding="utf-8")
+def test_every_line_of_the_tables_of_facts_is_checked(release_facts):
     topics = set()
     for heading in ("## Where paper and release differ", "## What the table above leaves out"):
-        table = text.split(heading)[1].split("\n## ")[0]
+        table = release_facts.split(heading)[1].split("\n## ")[0]
         rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
         assert rows[0] == "topic" and re.fullmatch("-+", rows[1])
         topics |= set(rows[2:])

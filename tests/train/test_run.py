@@ -19,9 +19,10 @@ import surgicalmamba as sm
 from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.train import runstate
+from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.objective import class_weights_of
-from surgicalmamba.train.run import Watcher, build_trainer, fit_model, open_dataset, resume, train
+from surgicalmamba.train.run import Watcher, build_trainer, check_network, fit_model, fit_network, open_dataset, resume, train
 from toy import LENGTHS, StopAfter
 
 
@@ -250,6 +251,47 @@ def test_a_model_is_trained_from_pixels_to_the_end(settings, toy_pictures, tmp_p
     result = train(config)
     assert result.best["accuracy"] > 90  # the colour is the phase
     assert sm.load(tmp_path / "run" / "best").config.backbone.image_size == 32
+
+
+def pixels(settings, toy_pictures, frozen_stages, **changes):
+    backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": frozen_stages}
+    model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
+    return settings(model=model, data={"path": str(toy_pictures), "n_lanes": 2}, **{"epochs": 1, **changes})
+
+
+@pytest.mark.parametrize(("frozen", "words"), [(1, "stem and 1 stage would"), (2, "stem and 2 stages would")])
+def test_frozen_stages_without_weights_are_refused_before_anything_is_written(settings, toy_pictures, tmp_path, frozen, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        train(pixels(settings, toy_pictures, frozen))
+    assert not (tmp_path / "run").exists() and "\n" not in str(caught.value)
+    for remedy in ("backbone_weights=FILE_OR_HUB_ID", "model.backbone.frozen_stages=0", "allow_random_frozen=true"):
+        assert remedy in str(caught.value)
+    with pytest.raises(ConfigError, match=words):
+        train(pixels(settings, toy_pictures, frozen, recognizer={"name": "lstm", "settings": {"d_hidden": 4, "clip_len": 8}}))
+
+
+def test_frozen_stages_train_with_weights_or_when_they_are_asked_for_and_a_begun_run_is_resumed(settings, toy_pictures, tmp_path):
+    train(pixels(settings, toy_pictures, 0, run=str(tmp_path / "start")))
+    train(pixels(settings, toy_pictures, 2, run=str(tmp_path / "weights"), backbone_weights=str(tmp_path / "start" / "best")))
+    begun = tmp_path / "begun"
+    with pytest.raises(KeyboardInterrupt):
+        train(pixels(settings, toy_pictures, 2, run=str(begun), allow_random_frozen=True, epochs=2), watcher=StopAfter(2))
+    text = (begun / "config.yaml").read_text()
+    assert "allow_random_frozen: true\n" in text
+    (begun / "config.yaml").write_text(text.replace("allow_random_frozen: true\n", ""))  # as a run of before this setting
+    resume(begun)
+    assert (begun / "last" / "config.json").is_file()
+
+
+def test_a_dataset_of_features_has_no_stages_to_freeze(settings, toy_dataset):
+    config = TrainConfig(data={"path": str(toy_dataset)})  # the paper's preset, two stages frozen
+    assert config.model.backbone.frozen_stages == 2
+    check_network(fit_network(*open_dataset(config)))
+
+
+def test_a_variant_of_surgicalmamba_is_refused_for_another_network(settings):
+    with pytest.raises(ConfigError, match="variant=without-z is a variant of SurgicalMamba, and recognizer=lstm has none"):
+        train(settings(recognizer="lstm", variant="without-z"))
 
 
 def test_class_weights_are_inverse_roots_with_mean_one_over_the_phases_that_occur():

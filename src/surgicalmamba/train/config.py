@@ -118,6 +118,9 @@ class TrainConfig(Section):
     model: ModelConfig = Field(ModelConfig(), description="The network; phases and feature width come from the dataset.")
     recognizer: NetworkSettings = Field(NetworkSettings(), description="The network to train; a name alone will do.")
     backbone_weights: str | None = Field(None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch.")
+    allow_random_frozen: bool = Field(
+        False, description="Accept frozen backbone stages without backbone_weights: they stay at random values. For tests."
+    )
     data: DataSettings = Field(DataSettings(), description="The prepared dataset.")
     loss: LossSettings = Field(LossSettings(), description="The objectives.")
     optim: OptimSettings = Field(OptimSettings(), description="The optimizer.")

@@ -74,6 +74,8 @@ def train(config: TrainConfig, resume: bool = False, watcher: Watcher | None = N
             raise ConfigError(f"{run} already holds a run; resume it (train --resume {run}), or give another folder with run=FOLDER.")
         config, dataset = open_dataset(config)
         config = fit_network(config, dataset)
+        if not resume:
+            check_network(config)
         run.mkdir(parents=True, exist_ok=True)
         if world.is_first:
             save_config(config, run / CONFIG_FILE)
@@ -128,6 +130,19 @@ def fit_model(config: TrainConfig, dataset: PreparedDataset) -> RecognizerConfig
         return config.model.with_(**changes).variant(config.variant)
     shared = {"backbone": backbone, "standardise": config.model.standardise}
     return network_of(name).config_class(**{**shared, **settings_of(name), **settings, **changes})
+
+
+def check_network(config: TrainConfig) -> None:
+    """Refuse what cannot be meant, in a config fitted to its dataset: frozen stages at random values, a variant of another network."""
+    name, backbone = config.recognizer.name, config.network.backbone
+    if name != DEFAULT and config.variant != "full":
+        raise ConfigError(f"variant={config.variant} is a variant of SurgicalMamba, and recognizer={name} has none; leave one of them out.")
+    if backbone is not None and backbone.frozen_stages and config.backbone_weights is None and not config.allow_random_frozen:
+        n_stages = f"{backbone.frozen_stages} stage{'s' if backbone.frozen_stages > 1 else ''}"
+        raise ConfigError(
+            f"backbone_weights is null, so the backbone's stem and {n_stages} would stay frozen at random values; give ImageNet weights "
+            "(backbone_weights=FILE_OR_HUB_ID), train all stages (model.backbone.frozen_stages=0), or accept it (allow_random_frozen=true)."
+        )
 
 
 def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World) -> Trainer:
