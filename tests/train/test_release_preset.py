@@ -10,11 +10,12 @@ from surgicalmamba.config import ModelConfig, load_config
 from surgicalmamba.data.transforms import Augment, WholeFrame
 from surgicalmamba.model.intensity import IntensityNet
 from surgicalmamba.model.path import SSMPath
+from surgicalmamba.model.rotator import Rotator
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig
 from surgicalmamba.train.losses import smoothness
 from surgicalmamba.train.objective import target_of
-from surgicalmamba.train.optim import parameter_groups
+from surgicalmamba.train.optim import adamw, parameter_groups
 
 FILE = Path(__file__).parents[2] / "configs" / "release.yaml"
 
@@ -51,12 +52,16 @@ def transition_target(config):
     assert float(target[99]) == 1.0 and float(target[92]) == 0.0 and float(target[128:].max()) == 0.0  # old phase, 3 sigma, clip's end
 
 
-def first_angles(config):
-    assert {path.rotation.theta_init for path in paths(config)} == {1.0}
-
-
-def rotation_networks(config):
-    assert "rotation networks at start" in RELEASE_DIFFERENCES
+def rotation_start(config):
+    assert {(path.rotation.init, path.rotation.theta_init) for path in paths(config)} == {("release", None)}
+    torch.manual_seed(0)
+    settings = config.model.block.slow
+    rotator = Rotator(24, settings.d_head, settings.d_state, settings.rotation)
+    first, second = torch.randn(2, 64, 24, settings.d_head)
+    with torch.no_grad():
+        (U, _, theta), (other_U, _, _) = (rotator.factors(summary) for summary in (first, second))
+    assert float(theta.mean()) == pytest.approx(1.0, abs=0.1) and float(theta.std()) == pytest.approx(0.7, abs=0.1)
+    assert float((U * other_U).sum(-2).mean()) == pytest.approx(0.74, abs=0.03)  # columns have length 1
 
 
 def slow_step(config):
@@ -102,7 +107,7 @@ def optimizer(config):
     groups = parameter_groups(model, optim)
     plain = [parameter for group in groups if group["weight_decay"] == 0.0 for parameter in group["params"]]
     assert {id(p) for p in plain} == {id(p) for name, p in model.named_parameters() if name.endswith((".A_log", ".D"))}
-    assert {group["eps"] for group in torch.optim.AdamW(groups, lr=optim.lr).param_groups} == {1e-8}
+    assert {group["eps"] for group in adamw(model, optim).param_groups} == {1e-8}
 
 
 def schedule(config):
@@ -146,7 +151,7 @@ ROWS = {
     "loss weights smooth, transition": loss_weights,
     "label smoothing": label_smoothing,
     "transition target": transition_target,
-    "rotation at start of training": first_angles,
+    "rotation at start of training": rotation_start,
     "slow step at start": slow_step,
     "intensity at start": first_intensity,
     "gradient truncation": windows,
@@ -155,8 +160,8 @@ ROWS = {
     "splits": split,
     "relaxed metric": no_setting,
     '"4.55 GFLOPs"': no_setting,
-    "rotation networks at start": rotation_networks,
-    "consequence": rotation_networks,
+    "rotation networks at start": rotation_start,
+    "consequence": rotation_start,
     "A at start": decay_rates,
     "dropout": dropout,
     "smoothness": smoothness_form,

@@ -98,7 +98,6 @@ RELEASE_TRAINING: dict[str, object] = {
 """What the authors' released recipe does otherwise than the defaults, beside the model; preset `release` fills it in."""
 
 RELEASE_DIFFERENCES: dict[str, str] = {
-    "rotation networks at start": "the mean angle is theirs (1.0), the distribution of weights and biases is not.",
     "windows": "a window of six clips goes on into the next video; theirs ends with its video.",
     "loss of a window": "a mean over its labelled frames; theirs is the mean of its clips' means.",
     "first video": "trains at one step of the warm-up; theirs has a learning rate of 0.",
