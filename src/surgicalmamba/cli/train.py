@@ -60,7 +60,8 @@ def _report(result: "Result", json: bool) -> None:
     if not result.best:
         typer.echo("the split has no validation videos: best is the last epoch, and nothing was scored")
     else:
-        typer.echo(f"best epoch {result.best_epoch + 1} by {result.protocol} {result.select_by} on the validation videos: {scores}")
+        metric = {"jaccard": "Jaccard"}.get(result.select_by, result.select_by)
+        typer.echo(f"best epoch {result.best_epoch + 1} by {result.protocol} {metric} on the validation videos: {scores}")
     typer.echo(f"model: {result.run / 'best'}   log: {result.run / 'log.jsonl'}")
 
 
