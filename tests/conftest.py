@@ -37,6 +37,12 @@ def paper_source():
     return shared_path("paper.tex").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def release_facts():
+    """What is known of the authors' release, as text, or a skip."""
+    return shared_path("release.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_tests(tmp_path_factory):
     """Engine choices and exports of tests go to a folder of their own; what a user has measured decides nothing here."""

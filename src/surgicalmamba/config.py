@@ -156,6 +156,7 @@ class IntensityConfig(Section):
     """Intensity-modulated stepping: the network that raises the slow path's step at phase boundaries (section 3.3)."""
 
     reduction: Positive = Field(16, description="Hidden width is d_inner divided by this. Paper: 'a small MLP'; release: 16.")
+    d_hidden_min: Positive = Field(1, description="Least hidden width, for small models. Paper: not given; release: 8.")
     memory: tuple[Annotated[int, Field(ge=2)], ...] = Field(
         (),
         description="Frames over which running means of its input are given to the network too, such as [8, 32, 128]. Paper: none, so "
@@ -178,6 +179,8 @@ class PathConfig(Section):
     dt_min: float = Field(0.001, gt=0, description="Smallest initial step. Mamba's usual range.")
     dt_max: float = Field(0.1, gt=0, description="Largest initial step. Mamba's usual range.")
     dt_shift: float = Field(0.0, description="Added to the step's bias at the start. Paper: not mentioned; release: -2 in the slow path.")
+    a_min: float = Field(1.0, gt=0, description="Smallest decay rate |A| at the start, uniform over heads. Mamba-2: 1; release: 1.")
+    a_max: float = Field(16.0, gt=0, description="Largest decay rate |A| at the start. Mamba-2: 16; release: d_state.")
     rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; None leaves the carried state unrotated.")
     intensity: IntensityConfig | None = Field(None, description="Intensity-modulated stepping; the slow path only (section 3.3).")
     rotary: bool = Field(
@@ -188,6 +191,8 @@ class PathConfig(Section):
     def _check(self) -> "PathConfig":
         if self.dt_min > self.dt_max:
             raise ValueError(f"dt_min={self.dt_min} is larger than dt_max={self.dt_max}; swap them.")
+        if self.a_min > self.a_max:
+            raise ValueError(f"a_min={self.a_min} is larger than a_max={self.a_max}; swap them.")
         if self.rotation is not None and self.rotation.rank > self.d_state:
             raise ValueError(f"rotation.rank={self.rotation.rank} exceeds d_state={self.d_state}; use a rank of at most d_state.")
         if self.rotation is not None and self.rotation.kind == "pairs" and 2 * self.rotation.rank > self.d_state:
@@ -330,6 +335,13 @@ class ModelConfig(RecognizerConfig):
     n_blocks: Positive = Field(4, description="Dual-path blocks K. Paper: 4.")
     clip_len: Positive = Field(256, description="Frames L after which fast path and head start anew, in training and live. Paper: 256.")
     backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of values dropped in training: path and feed-forward of every block and of the head's, and the head's input. "
+        "Paper: not mentioned; release: 0.1.",
+    )
     block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
     head: HeadConfig = Field(HeadConfig(), description="The output head.")
 
@@ -409,12 +421,10 @@ ROTARY = frozenset({"rotary"})
 
 def _release() -> ModelConfig:
     rotation = RotationConfig(init="release")
-    slow = PathConfig(dt_shift=-2.0, rotation=rotation, intensity=IntensityConfig(intensity_init=0.5))
-    return ModelConfig(
-        clip_len=128,
-        block=BlockConfig(slow=slow, fast=PathConfig(rotation=rotation)),
-        head=HeadConfig(path=PathConfig(chunk_len=32, rotation=rotation)),
-    )
+    path = PathConfig(a_max=64.0, rotation=rotation)  # d_state
+    slow = path.with_(dt_shift=-2.0, intensity=IntensityConfig(d_hidden_min=8, intensity_init=0.5))
+    head = HeadConfig(path=path.with_(chunk_len=32))
+    return ModelConfig(clip_len=128, dropout=0.1, block=BlockConfig(slow=slow, fast=path), head=head)
 
 
 def _tiny() -> ModelConfig:

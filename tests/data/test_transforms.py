@@ -107,6 +107,43 @@ def test_colours_worked_by_hand():
     assert see((10, 20, 200), 1, 1, 1, 2 * math.pi / 3) == [200, 10, 20]  # a third of a turn: each channel takes the one before it
 
 
+def test_rgb_shift_moves_each_colour_by_itself_and_before_brightness():
+    shifted = colour_matrix(1, 1, 1, 0, np.array([10.0, -5.0, 0.0])) @ np.array([100, 50, 20, 1.0])
+    np.testing.assert_allclose(shifted, [110, 45, 20], atol=1e-4)
+    brighter = colour_matrix(2, 1, 1, 0, np.array([10.0, -5.0, 0.0])) @ np.array([100, 50, 20, 1.0])
+    np.testing.assert_allclose(brighter, [220, 90, 40], atol=1e-4)
+    only_shift = AugmentConfig(**{**dict(STILL), "rgb_shift": 15})
+    moved = np.array([draw.colour[:, 3] for draw in Augment(only_shift.with_(draw="frame")).draw(rng(), 2000)])
+    assert 14.5 < np.abs(moved).max() <= 15 and np.abs(np.corrcoef(moved.T) - np.eye(3)).max() < 0.1
+
+
+def test_each_group_of_changes_is_left_out_as_often_as_the_probability_asks():
+    config = AugmentConfig(rgb_shift=15, saturation=0, hue_deg=0, probability=0.5, draw="frame")
+    draws = Augment(config).draw(rng(), 4000)
+    moved = np.array([draw.angle != 0 for draw in draws])
+    lit = np.array([draw.colour[0, 0] != 1 for draw in draws])
+    shifted = np.array([len({*draw.colour[:, 3].tolist()}) > 1 for draw in draws])
+    for group in (moved, lit, shifted):
+        assert group.mean() == pytest.approx(0.5, abs=0.03)
+    assert all((draw.shift_x != 0) == (draw.scale != 1) == (draw.angle != 0) for draw in draws)  # one group: all or none
+    for first, second in ((moved, lit), (moved, shifted), (lit, shifted)):
+        assert (first & second).mean() == pytest.approx(0.25, abs=0.03)  # groups are drawn by themselves
+    assert len({(draw.crop_x, draw.crop_y) for draw in draws}) == 4000  # every frame is cropped
+
+
+def test_what_runs_of_before_drew_is_drawn_still_and_their_loaders_states_still_fit():
+    (draw,) = Augment().draw(rng(5), 1)
+    numbers = rng(5)
+    crop = numbers.random(2)
+    amounts = numbers.uniform(-1.0, 1.0, 8)
+    assert (draw.crop_x, draw.crop_y, draw.shift_x) == (crop[0], crop[1], 0.05 * amounts[0])
+    assert repr(AugmentConfig()) == (
+        "AugmentConfig(resize=None, shift=0.05, scale=0.1, rotate_deg=15.0, brightness=0.2, contrast=0.2, "
+        "saturation=0.2, hue_deg=5.0, draw='clip')"
+    )
+    assert "rgb_shift=15.0" in repr(AugmentConfig(rgb_shift=15)) and "probability=0.5" in repr(AugmentConfig(probability=0.5))
+
+
 def test_one_draw_serves_a_clip_and_a_draw_per_frame_is_an_option():
     frames = np.repeat(picture()[None], 6, axis=0)
     clip = Augment().clip(frames, rng(1))

@@ -7,7 +7,7 @@ from typer.main import get_command
 
 from surgicalmamba.cli.main import app
 from surgicalmamba.config import Section
-from surgicalmamba.train.config import TrainConfig
+from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig
 from surgicalmamba.train.settings import markdown_table, setting_rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -39,3 +39,9 @@ def test_every_option_on_the_page_exists():
 
 def test_the_page_names_every_choice_of_distribution():
     assert "`distributed=shard`" in PAGE and "`replicate`" in PAGE
+
+
+def test_the_page_lists_every_difference_from_the_release_and_no_other():
+    section = PAGE.split("## Preset `release`")[1].split("\n## ")[0]
+    listed = [line for line in section.splitlines() if line.startswith("- ")]
+    assert listed == [f"- {topic}: {text}" for topic, text in RELEASE_DIFFERENCES.items()]

@@ -30,6 +30,20 @@ def test_a_saved_model_loads_with_its_config_and_gives_the_same_logits(build, fe
     assert sorted(os.listdir(tmp_path / "run")) == ["config.json", "model.safetensors"]
 
 
+def test_a_checkpoint_from_before_newer_settings_gives_the_answers_it_gave(build, features, tmp_path):
+    model = build(dtype=torch.float32)
+    model.save(tmp_path)
+    about = json.loads((tmp_path / "config.json").read_text())
+    del about["model"]["dropout"]
+    for path in (about["model"]["block"]["slow"], about["model"]["block"]["fast"], about["model"]["head"]["path"]):
+        del path["a_min"], path["a_max"]
+    del about["model"]["block"]["slow"]["intensity"]["d_hidden_min"]
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    x = features(60).float()
+    with torch.no_grad():
+        assert torch.equal(sm.load(tmp_path).forward_features(x).logits, model.forward_features(x).logits)
+
+
 def test_phase_names_travel_with_the_model(tmp_path):
     config = ModelConfig.preset("tiny", n_phases=2, phases=("Preparation", "Dissection"))
     sm.SurgicalMamba(config).save(tmp_path)

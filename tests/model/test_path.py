@@ -123,3 +123,18 @@ def test_rotary_paths_equal_a_state_that_is_turned_every_frame():
 def test_rotary_needs_a_pair_in_half_of_the_state():
     with pytest.raises(ConfigError, match="at least 4"):
         PathConfig(d_state=2, rotary=True, rotation=None)
+
+
+def test_decay_rates_begin_uniform_between_their_bounds():
+    path = SSMPath(2048, PathConfig(d_head=4, rotation=None, a_min=2.0, a_max=64.0), None, conditioned=False, emits_gate=False)
+    rates = path.A_log.detach().exp()
+    assert 2.0 <= float(rates.min()) < 3.5 and 62.5 < float(rates.max()) <= 64.0
+    assert float(rates.mean()) == pytest.approx(33, abs=2)
+    with pytest.raises(ConfigError, match=r"a_min=9.0 is larger than a_max=3.0; swap them"):
+        PathConfig(a_min=9.0, a_max=3.0)
+
+
+@pytest.mark.parametrize(("d_inner", "hidden"), [(1536, 96), (128, 8), (64, 8), (32, 8)])
+def test_the_intensity_network_has_a_least_width_as_in_the_release(d_inner, hidden):
+    assert IntensityNet(d_inner, IntensityConfig(d_hidden_min=8)).up.out_features == hidden
+    assert IntensityNet(d_inner, IntensityConfig()).up.out_features == d_inner // 16

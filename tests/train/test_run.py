@@ -1,6 +1,8 @@
 """Whole runs: they learn, they stop anywhere and go on, and they end with the same bytes."""
 
+import itertools
 import json
+import math
 import os
 import pty
 import signal
@@ -17,10 +19,11 @@ import surgicalmamba as sm
 from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.train import runstate
+from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.objective import class_weights_of
-from surgicalmamba.train.run import Watcher, build_trainer, fit_model, open_dataset, resume, train
-from toy import StopAfter
+from surgicalmamba.train.run import Watcher, build_trainer, check_network, fit_model, fit_network, open_dataset, resume, train
+from toy import LENGTHS, StopAfter
 
 
 def weights(run, which="last"):
@@ -181,17 +184,53 @@ def test_without_validation_the_last_epoch_is_the_model_though_the_split_has_val
         assert torch.equal(weights(tmp_path / "run", "best")[name], value)
 
 
+def test_the_epoch_kept_is_the_best_by_the_metric_asked_for(settings, tmp_path, single_thread, monkeypatch):
+    scripted = [{"accuracy": a, "jaccard": j, "precision": 0.0, "recall": 0.0} for a, j in ((60, 50), (70, 40), (65, 45))]
+    for metric, best in (("jaccard", 0), ("accuracy", 1)):
+        coming = iter(scripted)
+        monkeypatch.setattr("surgicalmamba.train.run.summary", lambda *_, coming=coming: dict(next(coming)))
+        result = train(settings(run=str(tmp_path / metric), select_by=metric))
+        about = json.loads((tmp_path / metric / "best" / "config.json").read_text())
+        assert result.best_epoch == best == about["provenance"]["epoch"] and result.select_by == metric
+
+
+@pytest.mark.parametrize("updates", [1, 7])
+def test_a_stopped_run_with_dropout_and_rates_by_video_ends_like_an_uninterrupted_one(settings, tmp_path, single_thread, updates):
+    optim = {"lr": 1e-2, "warmup_epochs": 0.5, "average_decay": 0.9, "lr_step": "video", "clips_per_update": 2}
+    make = lambda name: settings(run=str(tmp_path / name), model={**TINY, "dropout": 0.2}, optim=optim, epochs=2)  # noqa: E731
+    train(make("whole"))
+    with pytest.raises(KeyboardInterrupt):
+        train(make("cut"), watcher=StopAfter(updates))
+    resume(tmp_path / "cut")
+    assert_same_run(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_by_video_the_rate_stays_through_a_video_and_moves_with_the_next(settings, toy_dataset, tmp_path, single_thread):
+    optim = {"lr": 1e-3, "warmup_epochs": 1, "final_lr_share": 0.1, "lr_step": "video"}
+    train(settings(optim=optim, epochs=2, data={"path": str(toy_dataset), "n_lanes": 1}))
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    shares = [line["lr_share"] for line in log if line["kind"] == "update"]
+    steps = [share for share, _ in itertools.groupby(shares)]
+    assert len(shares) == 2 * sum(-(-LENGTHS[name] // 20) for name in "abcdefghij")  # clips of 20 frames, one update each
+    cosine = [0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * i / 9)) for i in range(10)]  # ten videos an epoch
+    assert steps == pytest.approx([0.1 * i for i in range(1, 10)] + [1.0] + cosine[1:])  # the last of warm-up and the first after it are 1
+
+
 def epochs_of(log):
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     return {entry["step"]: {name: entry[name] for name in ("accuracy", "jaccard")} for entry in entries if entry["kind"] == "epoch"}
 
 
+PATH = {"chunk_len": 8, "d_state": 8, "d_head": 8, "rotation": {"rank": 2, "d_hidden": 8}}
+TINY = {"d_model": 16, "n_blocks": 1, "clip_len": 20, "block": {"slow": PATH, "fast": PATH}, "head": {"path": PATH}}
 CHOICES = {
     "bf16": {"precision": "bf16"},
     "class weights": {"loss": {"class_weights": "inverse-sqrt"}},
     "no smoothness loss": {"loss": {"smooth_weight": 0.0}},
     "target of each clip": {"loss": {"target_scope": "clip"}},
     "another variant": {"variant": "vanilla-mamba2"},
+    "dropout": {"model": {**TINY, "dropout": 0.2}},
+    "learning rate moved by videos": {"optim": {"lr": 1e-2, "warmup_epochs": 0.5, "average_decay": 0.9, "lr_step": "video"}},
     "two clips per update, no average": {"optim": {"clips_per_update": 2, "average_decay": 0.0}},
 }
 
@@ -212,6 +251,47 @@ def test_a_model_is_trained_from_pixels_to_the_end(settings, toy_pictures, tmp_p
     result = train(config)
     assert result.best["accuracy"] > 90  # the colour is the phase
     assert sm.load(tmp_path / "run" / "best").config.backbone.image_size == 32
+
+
+def pixels(settings, toy_pictures, frozen_stages, **changes):
+    backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": frozen_stages}
+    model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
+    return settings(model=model, data={"path": str(toy_pictures), "n_lanes": 2}, **{"epochs": 1, **changes})
+
+
+@pytest.mark.parametrize(("frozen", "words"), [(1, "stem and 1 stage would"), (2, "stem and 2 stages would")])
+def test_frozen_stages_without_weights_are_refused_before_anything_is_written(settings, toy_pictures, tmp_path, frozen, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        train(pixels(settings, toy_pictures, frozen))
+    assert not (tmp_path / "run").exists() and "\n" not in str(caught.value)
+    for remedy in ("backbone_weights=FILE_OR_HUB_ID", "model.backbone.frozen_stages=0", "allow_random_frozen=true"):
+        assert remedy in str(caught.value)
+    with pytest.raises(ConfigError, match=words):
+        train(pixels(settings, toy_pictures, frozen, recognizer={"name": "lstm", "settings": {"d_hidden": 4, "clip_len": 8}}))
+
+
+def test_frozen_stages_train_with_weights_or_when_they_are_asked_for_and_a_begun_run_is_resumed(settings, toy_pictures, tmp_path):
+    train(pixels(settings, toy_pictures, 0, run=str(tmp_path / "start")))
+    train(pixels(settings, toy_pictures, 2, run=str(tmp_path / "weights"), backbone_weights=str(tmp_path / "start" / "best")))
+    begun = tmp_path / "begun"
+    with pytest.raises(KeyboardInterrupt):
+        train(pixels(settings, toy_pictures, 2, run=str(begun), allow_random_frozen=True, epochs=2), watcher=StopAfter(2))
+    text = (begun / "config.yaml").read_text()
+    assert "allow_random_frozen: true\n" in text
+    (begun / "config.yaml").write_text(text.replace("allow_random_frozen: true\n", ""))  # as a run of before this setting
+    resume(begun)
+    assert (begun / "last" / "config.json").is_file()
+
+
+def test_a_dataset_of_features_has_no_stages_to_freeze(settings, toy_dataset):
+    config = TrainConfig(data={"path": str(toy_dataset)})  # the paper's preset, two stages frozen
+    assert config.model.backbone.frozen_stages == 2
+    check_network(fit_network(*open_dataset(config)))
+
+
+def test_a_variant_of_surgicalmamba_is_refused_for_another_network(settings):
+    with pytest.raises(ConfigError, match="variant=without-z is a variant of SurgicalMamba, and recognizer=lstm has none"):
+        train(settings(recognizer="lstm", variant="without-z"))
 
 
 def test_class_weights_are_inverse_roots_with_mean_one_over_the_phases_that_occur():

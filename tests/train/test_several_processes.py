@@ -119,7 +119,8 @@ def test_a_split_model_trains_from_pixels_with_frozen_and_recomputed_stages(sett
     model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
     for name, n_lanes in (("one", 2), ("two", 1)):
         data = {"path": str(toy_pictures), "n_lanes": n_lanes}
-        made = settings(model=model, data=data, run=str(tmp_path / name), epochs=9, optim={"lr": 1e-2}, distributed="shard")
+        changes = {"optim": {"lr": 1e-2}, "distributed": "shard", "allow_random_frozen": True}
+        made = settings(model=model, data=data, run=str(tmp_path / name), epochs=9, **changes)
         save_config(made, tmp_path / f"{name}.yaml")
     train(load_config(TrainConfig, tmp_path / "one.yaml"))
     result = torchrun("-m", "surgicalmamba", "train", "--config", tmp_path / "two.yaml")

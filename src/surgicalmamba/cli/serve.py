@@ -33,6 +33,9 @@ def serve(
 
     values = {} if config is None else load_mapping(config)
     given = {"host": host, "port": port, "model": model, "data": data, "demo": demo or None}
+    twice = [text for text in overrides or [] if given.get(text.partition("=")[0]) is not None]
+    if twice:
+        raise typer.BadParameter(f"{twice[0]} would compete with --{twice[0].partition('=')[0]}; give one of them.")
     values |= {key: value for key, value in given.items() if value is not None}
     settings = ServeConfig(**with_environment(override(values, overrides or [])))
     set_up_logging()

@@ -12,7 +12,21 @@ from surgicalmamba.cli.study_mqar import mqar
 from surgicalmamba.cli.study_peers import peers
 from surgicalmamba.cli.study_peers_overview import peers_overview
 from surgicalmamba.cli.study_regime import regime
-from surgicalmamba.cli.study_run import AsJson, Data, Docs, Overrides, Quick, Recipe, Seeds, Splits, Workers, command_line, run_with_bar
+from surgicalmamba.cli.study_run import (
+    AsJson,
+    Data,
+    Docs,
+    Overrides,
+    Quick,
+    Recipe,
+    Seeds,
+    Splits,
+    Workers,
+    command_line,
+    listed,
+    recipe_on,
+    run_with_bar,
+)
 from surgicalmamba.cli.study_sensitivity import sensitivity
 
 study = typer.Typer(no_args_is_help=True, help="Train and score over seeds, splits and variants; interrupted, the same call goes on.")
@@ -30,7 +44,9 @@ def benchmark(
     out: Annotated[Path, typer.Option(help="Folder for runs, predictions and results.json; the same call goes on in it.")],
     overrides: Overrides = None,
     seeds: Seeds = 3,
-    variants: Annotated[str, typer.Option(help="Rows of the table, comma-separated: full, vanilla-mamba2, without-z, ...")] = "full",
+    variants: Annotated[
+        str | None, typer.Option(help="Rows of the table, comma-separated: full, vanilla-mamba2, without-z, ...; the recipe's without it.")
+    ] = None,
     splits: Splits = None,
     workers: Workers = None,
     docs: Docs = None,
@@ -41,16 +57,11 @@ def benchmark(
 
     Example: surgicalmamba study benchmark --config configs/cholec80-tools.yaml --data prepared/cholec80-tools --out study/tools
     """
-    from surgicalmamba.config import load_config
-    from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.benchmark import benchmark_jobs
     from surgicalmamba.studies.results import circumstances, gather, markdown, refresh_page, summary_text, write_results
-    from surgicalmamba.train.config import TrainConfig
 
-    given = [*(overrides or []), *(["epochs=1"] if quick else [])]
-    recipe = load_config(TrainConfig, config, given)
-    dataset = PreparedDataset.open(data)
-    jobs = benchmark_jobs(recipe, dataset, seeds, [name.strip() for name in variants.split(",")], splits)
+    recipe, dataset = recipe_on(config, data, overrides, quick, {"variant": "--variants"} if variants else {})
+    jobs = benchmark_jobs(recipe, dataset, seeds, listed(variants, str, "--variants"), splits)
     run_with_bar(jobs, out, workers)
     rows = gather(jobs, out, dataset)
     about = circumstances(command_line())

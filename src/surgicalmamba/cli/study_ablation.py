@@ -20,6 +20,7 @@ from surgicalmamba.cli.study_run import (
     Workers,
     command_line,
     listed,
+    recipe_on,
     refuse_both,
     run_with_bar,
 )
@@ -54,16 +55,13 @@ def ablation(
     refuse_both(folds, splits, train_folds)
     rates = listed(learning_rates, float, "--learning-rates")
 
-    from surgicalmamba.config import load_config
-    from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.ablation import ROWS, AblationPlan, run_ablation
     from surgicalmamba.studies.ablation_report import summary, write_ablation
     from surgicalmamba.studies.results import circumstances
-    from surgicalmamba.train.config import TrainConfig
 
-    recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
+    recipe, dataset = recipe_on(config, data, overrides, quick, {"optim.lr": "--learning-rates"} if rates else {})
     wanted = listed(rows, str, "--rows") or list(ROWS)
     plan = AblationPlan(recipe, tuple(wanted), seeds, splits, folds, tuple(rates), rate_seeds, train_folds)
-    study = run_ablation(plan, PreparedDataset.open(data), out, lambda jobs, what: run_with_bar(jobs, out, workers, what))
+    study = run_ablation(plan, dataset, out, lambda jobs, what: run_with_bar(jobs, out, workers, what))
     file = write_ablation(study, out, circumstances(command_line()), docs, title)
     typer.echo(file.read_text(encoding="utf-8") if json else f"{summary(study)}\nevery protocol: {file}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from surgicalmamba.cli.study_run import Docs, Seeds, Title, Workers, bar_over, command_line
+from surgicalmamba.cli.study_run import Docs, Seeds, Title, Workers, bar_over, command_line, refuse_decided
 
 QUICK = ["cells=[T64-V64-N4-d16]", "rates=[1e-2]", "min_updates=4", "max_updates=4", "batch_tokens=512", "test_examples=16"]
 
@@ -38,7 +38,9 @@ def mqar(
     from surgicalmamba.train.distributed import pick_device
 
     pick_device(device)
-    config = preset_config(preset, [*(overrides or []), *([*QUICK, "compile=false"] if quick else [])])
+    shorter = [*QUICK, "compile=false"] if quick else []
+    refuse_decided(overrides or [], {text.partition("=")[0]: "--quick" for text in shorter})
+    config = preset_config(preset, [*(overrides or []), *shorter])
     n_workers = workers or os.cpu_count() or 1
     trials = rate_runs(config, seeds)
     with bar_over(len(trials), "runs that choose the rates") as progress:

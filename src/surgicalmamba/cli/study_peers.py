@@ -17,6 +17,7 @@ from surgicalmamba.cli.study_run import (
     Workers,
     command_line,
     listed,
+    recipe_on,
     refuse_both,
     run_with_bar,
 )
@@ -48,18 +49,16 @@ def peers(
     """
     refuse_both(folds, splits, train_folds)
 
-    from surgicalmamba.config import load_config
-    from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.ablation import AblationPlan
     from surgicalmamba.studies.peers import RATES, run_peers
     from surgicalmamba.studies.peers_report import summary, write_peers
     from surgicalmamba.studies.results import circumstances
-    from surgicalmamba.train.config import TrainConfig
 
     none = learning_rates == "none" or (quick and learning_rates is None)
     rates = () if none else tuple(listed(learning_rates, float, "--learning-rates") or RATES)
-    recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
+    decided = {"optim.lr": "--learning-rates ('none' takes the recipe's)"} if rates else {}
+    recipe, dataset = recipe_on(config, data, overrides, quick, decided)
     plan = AblationPlan(recipe, tuple(listed(peers, str, "--peers")), seeds, splits, folds, rates, 1, train_folds)
-    study = run_peers(plan, PreparedDataset.open(data), out, lambda jobs, what: run_with_bar(jobs, out, workers, what), published_sizes)
+    study = run_peers(plan, dataset, out, lambda jobs, what: run_with_bar(jobs, out, workers, what), published_sizes)
     file = write_peers(study, out, circumstances(command_line()), docs, title)
     typer.echo(file.read_text(encoding="utf-8") if json else f"{summary(study, study.scores.rows)}\nevery protocol: {file}")

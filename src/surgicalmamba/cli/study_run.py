@@ -1,6 +1,6 @@
 """What the studies' commands share: options, jobs with a bar over them, and the numbers and lists of options."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.runner import Job
+    from surgicalmamba.train.config import TrainConfig
 
 T = TypeVar("T")
 
@@ -32,6 +34,34 @@ def refuse_both(folds: int | None, splits: str | None, train_folds: int | None =
         raise typer.BadParameter("--train-folds goes with --folds.")
     if folds is not None and splits is not None:
         raise typer.BadParameter("--folds cuts its own splits; leave --splits out.")
+
+
+def recipe_on(
+    config: Path, data: Path, overrides: Sequence[str] | None, quick: bool, decided: Mapping[str, str]
+) -> "tuple[TrainConfig, PreparedDataset]":
+    """The recipe of a study with its overrides, and the dataset. An override that would not be used is refused: what options of the
+    study decide (`decided`, setting to option), and what the dataset or the network leaves no choice of."""
+    from surgicalmamba.config import load_config
+    from surgicalmamba.data.store import PreparedDataset
+    from surgicalmamba.train.config import TrainConfig
+    from surgicalmamba.train.overrides import refuse_unused
+
+    given = list(overrides or [])
+    refuse_decided(given, {"seed": "--seeds", "data.path": "--data", "data.split": "--splits", "run": "--out", **decided})
+    refuse_decided(given, {"epochs": "--quick"} if quick else {})
+    recipe, dataset = load_config(TrainConfig, config, [*given, *(["epochs=1"] if quick else [])]), PreparedDataset.open(data)
+    refuse_unused(given, recipe, dataset)
+    return recipe, dataset
+
+
+def refuse_decided(overrides: Sequence[str], decided: Mapping[str, str]) -> None:
+    """An override of what an option decides is misuse: only one of the two could be honoured."""
+    from surgicalmamba.train.overrides import given_names, is_below
+
+    for name in given_names(overrides):
+        for setting, option in decided.items():
+            if is_below(name, setting):
+                raise typer.BadParameter(f"{name} would not be used: {option} decides it. Leave the override out.")
 
 
 @contextmanager

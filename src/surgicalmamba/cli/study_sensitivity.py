@@ -19,6 +19,7 @@ from surgicalmamba.cli.study_run import (
     Workers,
     command_line,
     listed,
+    recipe_on,
     refuse_both,
     run_with_bar,
 )
@@ -55,20 +56,16 @@ def sensitivity(
     refuse_both(folds, splits, train_folds)
     given = {"rank": rank, "chunk": chunk, "state": state, "blocks": blocks, "angle": angle}
 
-    from surgicalmamba.config import load_config
-    from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.studies.results import circumstances, summary_text
     from surgicalmamba.studies.sensitivity import KNOBS, PAPER, run_sensitivity
     from surgicalmamba.studies.sensitivity_report import write_sensitivity
-    from surgicalmamba.train.config import TrainConfig
 
     wanted = listed(only, str, "--only") or [name for name in given if name in PAPER or given[name] is not None]
     unknown = [name for name in wanted if name not in given]
     if unknown:
         raise typer.BadParameter(f"--only {unknown[0]!r} is no sweep; sweeps: {', '.join(given)}.")
     values = {name: listed(given[name], KNOBS[name].kind, f"--{name}") for name in KNOBS if name in wanted}
-    recipe = load_config(TrainConfig, config, [*(overrides or []), *(["epochs=1"] if quick else [])])
-    dataset = PreparedDataset.open(data)
+    recipe, dataset = recipe_on(config, data, overrides, quick, {})
 
     def run(jobs: "list[Job]", what: str) -> None:
         run_with_bar(jobs, out, workers, what)

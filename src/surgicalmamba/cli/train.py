@@ -33,6 +33,8 @@ def train(
         return
 
     from surgicalmamba.train.distributed import leave_process
+    from surgicalmamba.train.overrides import refuse_unused
+    from surgicalmamba.train.run import open_dataset
     from surgicalmamba.train.run import resume as resume_run
     from surgicalmamba.train.run import train as train_run
 
@@ -44,6 +46,7 @@ def train(
         else:
             given = overrides or []
             chosen = TrainConfig(**override({}, given)) if config is None else load_config(TrainConfig, config, given)
+            refuse_unused(given, *open_dataset(chosen))
             result = train_run(chosen, watcher=watcher)
     _report(result, json)
     leave_process()
@@ -57,7 +60,8 @@ def _report(result: "Result", json: bool) -> None:
     if not result.best:
         typer.echo("the split has no validation videos: best is the last epoch, and nothing was scored")
     else:
-        typer.echo(f"best epoch {result.best_epoch + 1} by {result.protocol} Jaccard on the validation videos: {scores}")
+        metric = {"jaccard": "Jaccard"}.get(result.select_by, result.select_by)
+        typer.echo(f"best epoch {result.best_epoch + 1} by {result.protocol} {metric} on the validation videos: {scores}")
     typer.echo(f"model: {result.run / 'best'}   log: {result.run / 'log.jsonl'}")
 
 

@@ -102,17 +102,30 @@ class ClipLoader:
         self.epoch = 0
         self.step = 0
 
+    @property
+    def n_videos(self) -> int:
+        """Videos of an epoch, in all processes together."""
+        return len(self._videos)
+
     def __len__(self) -> int:
         """Batches of the current epoch, those already delivered included."""
         return len(self.plan())
 
     def plan(self) -> list[Step]:
         """The steps of the current epoch, this process's lanes only."""
+        mine = slice(self._rank * self.n_lanes, (self._rank + 1) * self.n_lanes)
+        return [step[mine] for step in self._plan_of_all()]
+
+    def _plan_of_all(self) -> list[Step]:
+        """The steps of the current epoch, the lanes of all processes."""
         lengths = [video.n_samples for video in self._videos]
         n_lanes = self.n_lanes * self._world_size
         order = epoch_order(lengths, n_lanes, self._seed, self.epoch) if self._shuffle else list(range(len(lengths)))
-        mine = slice(self._rank * self.n_lanes, (self._rank + 1) * self.n_lanes)
-        return [step[mine] for step in plan_lanes(lengths, order, n_lanes, self._clip_len)]
+        return plan_lanes(lengths, order, n_lanes, self._clip_len)
+
+    def videos_ended(self, step: int) -> int:
+        """Videos of the current epoch, in all processes, whose last clip comes before this step."""
+        return sum(span is not None and span.is_last for lanes in self._plan_of_all()[:step] for span in lanes)
 
     def __iter__(self) -> Iterator[ClipBatch]:
         """The rest of the current epoch. `step` counts delivered batches, so `state_dict` can be taken between any two."""

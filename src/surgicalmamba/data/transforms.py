@@ -1,10 +1,11 @@
 """From stored frames to model input: augmentation for training, a fixed transform for evaluation, and normalisation on the device.
 
 Frames stay bytes until they reach the model: a clip of 256 frames at 224 x 224 is 38 MB as bytes and 154 MB as floats. Resize, crop,
-shift, scale and rotation are one affine warp; brightness, contrast, saturation and hue are one colour matrix. One draw serves a whole
-clip by default, so that what moves in a clip is the surgery; a draw per frame, as in the authors' release, is an option."""
+shift, scale and rotation are one affine warp; brightness, contrast, saturation, hue and RGB shift are one colour matrix. One draw serves
+a whole clip by default, so that what moves in a clip is the surgery; a draw per frame, as in the authors' release, is an option."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
@@ -39,7 +40,20 @@ class AugmentConfig(Section):
     contrast: Share = Field(0.2, description="Largest change of contrast about mid-grey, as a share.")
     saturation: Share = Field(0.2, description="Largest change of saturation, as a share.")
     hue_deg: Annotated[float, Field(ge=0, le=180)] = Field(5.0, description="Largest turn of hue, degrees.")
+    rgb_shift: Annotated[float, Field(ge=0, le=255)] = Field(
+        0.0, description="Largest shift of red, green and blue, each by itself, of 255. Release: 15."
+    )
+    probability: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0,
+        description="How often each group is changed at all: shift, scale and rotation; brightness and contrast; saturation and hue; RGB. "
+        "Release: 0.5.",
+    )
     draw: Literal["clip", "frame"] = Field("clip", description="One draw for a clip, or a new one for every frame as in the release.")
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """Newer settings are left out while they change nothing: a loader compares its transform by repr, also with runs of before."""
+        newer = {"rgb_shift": 0.0, "probability": 1.0}
+        return ((name, value) for name, value in super().__repr_args__() if name not in newer or value != newer[name])
 
 
 @dataclass(frozen=True)
@@ -105,12 +119,19 @@ class Augment:
     def _draw(self, rng: np.random.Generator) -> Draw:
         c = self.config
         crop_x, crop_y = rng.random(2).tolist()
-        shift_x, shift_y, scale, turn, brightness, contrast, saturation, hue = rng.uniform(-1.0, 1.0, 8).tolist()
+        amounts = rng.uniform(-1.0, 1.0, 8)
+        rgb = c.rgb_shift * (rng.uniform(-1.0, 1.0, 3) if c.rgb_shift else np.zeros(3))
+        if c.probability < 1:
+            moves, lights, tints, shifts = rng.random(4) < c.probability
+            amounts *= np.repeat((moves, lights, tints), (4, 2, 2))
+            rgb *= shifts
+        shift_x, shift_y, scale, turn, brightness, contrast, saturation, hue = amounts.tolist()
         colour = colour_matrix(
             brightness=1.0 + c.brightness * brightness,
             contrast=1.0 + c.contrast * contrast,
             saturation=1.0 + c.saturation * saturation,
             hue=math.radians(c.hue_deg) * hue,
+            rgb_shift=rgb,
         )
         angle = math.radians(c.rotate_deg) * turn
         return Draw(crop_x, crop_y, c.shift * shift_x, c.shift * shift_y, 1.0 + c.scale * scale, angle, colour)
@@ -182,14 +203,16 @@ def crop_matrix(draw: Draw, width: int, height: int, resize: int, image_size: in
     )
 
 
-def colour_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> NDArray[np.float32]:
-    """(3, 4) matrix on RGB of 0 to 255: turn the hue about the grey axis, scale the distance from luma, the one from mid-grey, all."""
+def colour_matrix(
+    brightness: float, contrast: float, saturation: float, hue: float, rgb_shift: NDArray[np.float64] | float = 0.0
+) -> NDArray[np.float32]:
+    """(3, 4) matrix on RGB of 0 to 255: shift, turn the hue about the grey axis, scale the distance from luma, that from mid-grey, all."""
     third, root = (1.0 - math.cos(hue)) / 3.0, math.sin(hue) / math.sqrt(3.0)
     turn = math.cos(hue) * np.eye(3) + third + root * np.array(((0.0, -1.0, 1.0), (1.0, 0.0, -1.0), (-1.0, 1.0, 0.0)))
     saturate = saturation * np.eye(3) + (1.0 - saturation) * _LUMA
     linear = brightness * contrast * (saturate @ turn)
-    constant = np.full((3, 1), brightness * (1.0 - contrast) * 127.5)
-    return np.hstack([linear, constant]).astype(np.float32)
+    constant = brightness * (1.0 - contrast) * 127.5 + linear @ np.broadcast_to(rgb_shift, 3)
+    return np.column_stack([linear, constant]).astype(np.float32)
 
 
 NO_CHANGE = Draw(0.5, 0.5, 0.0, 0.0, 1.0, 0.0, colour_matrix(1.0, 1.0, 1.0, 0.0))

@@ -29,10 +29,18 @@ class DualPathBlock(nn.Module):
     """x + Linear(RMSNorm((y_slow + y_fast) SiLU(gate))), then x + FFN(x), each behind a LayerNorm (appendix Implementation, fusion).
 
     The fast input projection emits the gate; in a single-path block the one path does. With two paths each has a learned
-    scale per channel, which the release has and which starts at one. Without `ffn_ratio` the feed-forward layer is left out."""
+    scale per channel, which the release has and which starts at one. Without `ffn_ratio` the feed-forward layer is left out.
+    In training `dropout` falls on what each of the two branches adds to x."""
 
     def __init__(
-        self, d_model: int, slow: PathConfig, fast: PathConfig | None, ffn_ratio: int | None, clip_len: int, slow_carries: bool
+        self,
+        d_model: int,
+        slow: PathConfig,
+        fast: PathConfig | None,
+        ffn_ratio: int | None,
+        clip_len: int,
+        slow_carries: bool,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
@@ -45,6 +53,7 @@ class DualPathBlock(nn.Module):
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)
         self.ffn_norm = None if ffn_ratio is None else nn.LayerNorm(d_model)
         self.ffn = None if ffn_ratio is None else FeedForward(d_model, ffn_ratio)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, state: BlockState, frame_index: Sequence[int]) -> tuple[Tensor, Tensor | None, BlockState]:
         """x (b, l, d_model) -> the same shape, the slow path's intensity logit (b, l) or None, and the new state."""
@@ -54,7 +63,7 @@ class DualPathBlock(nn.Module):
         if self.fast is not None:
             fast = self.fast(u, state.fast, frame_index, condition=slow.y)
             y, gate, fast_state = self.slow_scale * slow.y + self.fast_scale * fast.y, fast.gate, fast.state
-        x = x + self.out_proj(self.out_norm(y * F.silu(gate)).to(x.dtype))
+        x = x + self.dropout(self.out_proj(self.out_norm(y * F.silu(gate)).to(x.dtype)))
         if self.ffn is not None and self.ffn_norm is not None:
-            x = x + self.ffn(self.ffn_norm(x))
+            x = x + self.dropout(self.ffn(self.ffn_norm(x)))
         return x, slow.intensity_logit, BlockState(slow.state, fast_state)

@@ -16,7 +16,7 @@ class IntensityNet(nn.Module):
 
     def __init__(self, d_inner: int, config: IntensityConfig) -> None:
         super().__init__()
-        hidden = max(1, d_inner // config.reduction)
+        hidden = max(config.d_hidden_min, d_inner // config.reduction)
         self.up = nn.Linear(d_inner * (1 + len(config.memory)), hidden)
         self.out = nn.Linear(hidden, 1)
         self.frames: Tensor

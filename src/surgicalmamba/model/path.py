@@ -47,7 +47,7 @@ class SSMPath(nn.Module):
         self.conv = CausalConv(d_inner, config.d_conv)
         self.select_proj = nn.Linear((2 if conditioned else 1) * d_inner, self.dt_rank + 2 * n_heads * config.d_state, bias=False)
         self.dt_proj = nn.Linear(self.dt_rank, n_heads)
-        self.A_log = nn.Parameter(torch.empty(n_heads).uniform_(1, 16).log())
+        self.A_log = nn.Parameter(torch.empty(n_heads).uniform_(config.a_min, config.a_max).log())
         self.D = nn.Parameter(torch.ones(n_heads))
         self.intensity = None if config.intensity is None else IntensityNet(d_inner, config.intensity)
         self.rotator = None if config.rotation is None else Rotator(n_heads, config.d_head, config.d_state, config.rotation)

@@ -116,6 +116,7 @@ def infer_config(weights: Mapping[str, Tensor], clip_len: int, chunk_len: int, h
         d_model=d_model,
         n_blocks=n_blocks,
         clip_len=clip_len,
+        dropout=release.dropout,
         backbone=BackboneConfig(depths=depths, widths=widths) if d_feature == widths[-1] else None,
         block=BlockConfig(
             slow=slow,

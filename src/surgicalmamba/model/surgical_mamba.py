@@ -29,13 +29,13 @@ class SurgicalMamba(Recognizer[ModelState]):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.projector = nn.Sequential(nn.Linear(config.feature_width, config.d_model), nn.LayerNorm(config.d_model))
-        block = config.block
+        block, dropout = config.block, config.dropout
         self.blocks = nn.ModuleList(
-            DualPathBlock(config.d_model, block.slow, block.fast, block.ffn_ratio, config.clip_len, slow_carries=True)
+            DualPathBlock(config.d_model, block.slow, block.fast, block.ffn_ratio, config.clip_len, slow_carries=True, dropout=dropout)
             for _ in range(config.n_blocks)
         )
         self.norm = nn.LayerNorm(config.d_model)
-        self.head = PhaseHead(config.d_model, config.n_phases, config.head, config.clip_len)
+        self.head = PhaseHead(config.d_model, config.n_phases, config.head, config.clip_len, dropout)
 
     def _blocks(self) -> Iterable[DualPathBlock]:
         return cast(Iterable[DualPathBlock], self.blocks)

@@ -7,7 +7,7 @@ from pathlib import Path
 from surgicalmamba.config import VARIANTS
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.studies.benchmark import RunJobs, System, system_jobs
+from surgicalmamba.studies.benchmark import RunJobs, System, refuse_other_networks, system_jobs
 from surgicalmamba.studies.division import divide, with_tuning
 from surgicalmamba.studies.results import Row, gather
 from surgicalmamba.studies.runner import Job
@@ -72,7 +72,23 @@ def ablation_systems(config: TrainConfig, rows: Sequence[str] = ROWS) -> list[Sy
     unknown = [row for row in rows if row not in ROWS]
     if unknown:
         raise ConfigError(f"unknown row {unknown[0]!r} of the ablation; rows: {', '.join(ROWS)}.")
-    return [System(row, _without(config, row)) for row in ROWS if row in rows]
+    refuse_other_networks(config, "ablation")
+    if config.variant != "full":
+        raise ConfigError(f"variant={config.variant} would not be used: the rows of an ablation are variants; choose some with --rows.")
+    systems = [System(row, _without(config, row)) for row in ROWS if row in rows]
+    _refuse_equal_rows(systems)
+    return systems
+
+
+def _refuse_equal_rows(systems: Sequence[System]) -> None:
+    """A recipe that lacks a part already, such as loss.smooth_weight=0, has no row without it."""
+    networks = [(system.config.model.variant(system.config.variant), system.config.loss) for system in systems]
+    for later, network in enumerate(networks):
+        if (earlier := networks.index(network)) < later:
+            raise ConfigError(
+                f"rows {systems[earlier].name} and {systems[later].name} would be the same: the recipe leaves that part out already; "
+                "choose other rows with --rows."
+            )
 
 
 def _without(config: TrainConfig, row: str) -> TrainConfig:

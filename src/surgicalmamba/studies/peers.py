@@ -56,6 +56,9 @@ def peer_systems(recipe: TrainConfig, names: Sequence[str] = ()) -> list[System]
     for name in wanted:
         network_of(name)  # an unknown name is refused before anything runs
     ordered = [DEFAULT, *(name for name in wanted if name != DEFAULT)] if DEFAULT in wanted else wanted
+    if recipe.recognizer.name != DEFAULT or recipe.variant != "full":
+        asked = f"variant={recipe.variant}" if recipe.recognizer.name == DEFAULT else f"recognizer={recipe.recognizer.name}"
+        raise ConfigError(f"{asked} would not be used: a comparison trains every network as it is; choose networks with --peers.")
     if len(ordered) < 2:
         raise ConfigError("a comparison takes at least two networks; name more with --peers.")
     return [System(name, _recipe_for(name, recipe)) for name in ordered]

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -18,6 +18,7 @@ from surgicalmamba.config import load_config, save_config
 from surgicalmamba.errors import NonFiniteError, StudyError, SurgicalMambaError
 from surgicalmamba.studies.processes import end_with_the_study, job_processes
 from surgicalmamba.train.config import TrainConfig
+from surgicalmamba.train.overrides import flatten
 
 LOG_LINES_TOLD = 3
 DIVERGED = "diverged.txt"
@@ -99,20 +100,12 @@ def _refuse_other_settings(jobs: Sequence[Job], out: Path) -> None:
     """A folder may get more jobs later, but a job begun with one recipe is not gone on with, nor reported, as another."""
     for job in jobs:
         if job.settings(out).is_file():
-            before, now = (_leaves(config.model_dump()) for config in (load_config(TrainConfig, job.settings(out)), job.config))
+            before, now = (flatten(config.model_dump()) for config in (load_config(TrainConfig, job.settings(out)), job.config))
             places = ("run", "data.path")  # where things lie may be written in another way
             changed = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key) and key not in places]
             if changed:
                 was, wanted = before.get(changed[0]), now.get(changed[0])
                 raise StudyError(f"job {job.name} in {out} was begun with {changed[0]}={was}, not {wanted}; give another --out.")
-
-
-def _leaves(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested settings by their dotted names."""
-    flat: dict[str, object] = {}
-    for key, value in values.items():
-        flat |= _leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _start(job: Job, out: Path, threads: int) -> BaseProcess:

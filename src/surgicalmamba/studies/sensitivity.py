@@ -9,7 +9,7 @@ from typing import Any
 from surgicalmamba.config import ModelConfig, RotationConfig
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.studies.benchmark import RunJobs, System, system_jobs
+from surgicalmamba.studies.benchmark import RunJobs, System, refuse_other_networks, system_jobs
 from surgicalmamba.studies.division import divide
 from surgicalmamba.studies.results import Row, gather
 from surgicalmamba.train.config import TrainConfig
@@ -31,7 +31,7 @@ class Knob:
 
 def _rotation(model: ModelConfig) -> RotationConfig:
     if model.block.slow.rotation is None:
-        raise ConfigError("the recipe has no rotation to sweep; leave rank and angle out or use a recipe with block.slow.rotation.")
+        raise ConfigError("the recipe has no rotation to sweep; leave rank, chunk and angle out or use a recipe with block.slow.rotation.")
     return model.block.slow.rotation
 
 
@@ -69,6 +69,8 @@ KNOBS: dict[str, Knob] = {
         float,
     ),
 }
+OF_ROTATION = ("rank", "chunk", "angle")
+"""Sweeps that change nothing in a model without rotation."""
 PAPER = ("rank", "chunk", "state", "blocks")
 """The sweeps of the paper's figure."""
 
@@ -94,8 +96,11 @@ class Sensitivity:
 def sweep_systems(config: TrainConfig, values: Mapping[str, Sequence[float]]) -> dict[str, dict[float, System]]:
     """For each knob its values and their recipes. The default is one and the same system in all of them; a value that contradicts
     another setting is refused with the knob's name."""
+    refuse_other_networks(config, "sensitivity")
     systems: dict[str, dict[float, System]] = {}
     for name, tried in values.items():
+        if name in OF_ROTATION:
+            _rotation(config.model.variant(config.variant))
         knob = KNOBS[name]
         default = knob.value(config.model)
         systems[name] = {}

@@ -41,11 +41,11 @@ def _is_decayed(name: str, parameter: Tensor, rule: str) -> bool:
     return parameter.dim() >= 2 and last not in ("b1", "b2")
 
 
-def learning_rate_share(update: int, n_updates: int, warmup_updates: int, final_share: float) -> float:
-    """Linear warm-up to 1, then cosine down to `final_share` at the last update."""
-    if update < warmup_updates:
-        return (update + 1) / warmup_updates
-    progress = (update - warmup_updates) / max(1, n_updates - 1 - warmup_updates)
+def learning_rate_share(step: int, n_steps: int, warmup_steps: int, final_share: float) -> float:
+    """Linear warm-up to 1, then cosine down to `final_share` at the last step; steps are updates, or videos."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, n_steps - 1 - warmup_steps)
     return final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 

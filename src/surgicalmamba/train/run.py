@@ -59,6 +59,7 @@ class Result:
     best_epoch: int
     best: dict[str, float]
     protocol: str
+    select_by: str
     last_loss: float
 
 
@@ -73,6 +74,8 @@ def train(config: TrainConfig, resume: bool = False, watcher: Watcher | None = N
             raise ConfigError(f"{run} already holds a run; resume it (train --resume {run}), or give another folder with run=FOLDER.")
         config, dataset = open_dataset(config)
         config = fit_network(config, dataset)
+        if not resume:
+            check_network(config)
         run.mkdir(parents=True, exist_ok=True)
         if world.is_first:
             save_config(config, run / CONFIG_FILE)
@@ -129,6 +132,19 @@ def fit_model(config: TrainConfig, dataset: PreparedDataset) -> RecognizerConfig
     return network_of(name).config_class(**{**shared, **settings_of(name), **settings, **changes})
 
 
+def check_network(config: TrainConfig) -> None:
+    """Refuse what cannot be meant, in a config fitted to its dataset: frozen stages at random values, a variant of another network."""
+    name, backbone = config.recognizer.name, config.network.backbone
+    if name != DEFAULT and config.variant != "full":
+        raise ConfigError(f"variant={config.variant} is a variant of SurgicalMamba, and recognizer={name} has none; leave one of them out.")
+    if backbone is not None and backbone.frozen_stages and config.backbone_weights is None and not config.allow_random_frozen:
+        n_stages = f"{backbone.frozen_stages} stage{'s' if backbone.frozen_stages > 1 else ''}"
+        raise ConfigError(
+            f"backbone_weights is null, so the backbone's stem and {n_stages} would stay frozen at random values; give ImageNet weights "
+            "(backbone_weights=FILE_OR_HUB_ID), train all stages (model.backbone.frozen_stages=0), or accept it (allow_random_frozen=true)."
+        )
+
+
 def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World) -> Trainer:
     """Every part of a run, from seeds and settings alone."""
     torch.manual_seed(config.seed)
@@ -168,6 +184,7 @@ def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.d
         objective=Objective(loss, None if weights is None else weights.to(device)),
         optimizer=adamw(model, config.optim),
         settings=config.optim,
+        epochs=config.epochs,
         n_updates=0,
         device=device,
         world=world,
@@ -261,9 +278,9 @@ def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: tor
             save()
         _save_models(config, dataset, trainer, run, chosen=any(history))
     if not any(history):
-        return Result(run, -1, {}, config.protocol, last["loss"])
-    best = max((epoch for epoch, scores in enumerate(history) if scores), key=lambda epoch: history[epoch]["jaccard"])
-    return Result(run, best, history[best], config.protocol, last["loss"])
+        return Result(run, -1, {}, config.protocol, config.select_by, last["loss"])
+    best = max((epoch for epoch, scores in enumerate(history) if scores), key=lambda epoch: history[epoch][config.select_by])
+    return Result(run, best, history[best], config.protocol, config.select_by, last["loss"])
 
 
 @contextmanager
@@ -299,7 +316,7 @@ def _validate(
     with look_inside(model) as inside:
         predictions = {video.id: predict_video(model, video, device, inside.observe) for video in videos}
     scores = summary(videos, {name: p.phase for name, p in predictions.items()}, dataset, config.protocol)
-    if scores["jaccard"] > max((past["jaccard"] for past in history if past), default=-1.0):
+    if scores[config.select_by] > max((past[config.select_by] for past in history if past), default=-1.0):
         model.save(run / "best", provenance={**provenance(config, dataset, epoch), **scores})
         vocabulary = PhaseVocabulary(dataset.name, dataset.phases)
         for name, prediction in predictions.items():

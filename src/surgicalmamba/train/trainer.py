@@ -36,6 +36,7 @@ class Trainer:
     objective: Objective
     optimizer: torch.optim.Optimizer
     settings: OptimSettings
+    epochs: int
     n_updates: int
     device: torch.device
     world: World
@@ -140,7 +141,7 @@ class Trainer:
 
     def _apply(self, window: list[Clip]) -> tuple[float, float]:
         """Move the weights, and their average after them. Returns the share of the learning rate and the gradient's norm."""
-        share = learning_rate_share(self.update, self.n_updates, self.warmup_updates(), self.settings.final_lr_share)
+        share = self._learning_rate_share(len(window))
         set_learning_rate(self.optimizer, share)
         norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm))
         if not torch.isfinite(norm):
@@ -151,6 +152,14 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.model, self.update)
         return share, float(norm)
+
+    def _learning_rate_share(self, n_clips: int) -> float:
+        """The share of the peak for this update, which is over the last `n_clips` clips."""
+        settings, n_videos = self.settings, self.loader.n_videos
+        if settings.lr_step == "update":
+            return learning_rate_share(self.update, self.n_updates, self.warmup_updates(), settings.final_lr_share)
+        ended = self.epoch * n_videos + self.loader.videos_ended(self.loader.step - n_clips)
+        return learning_rate_share(ended, self.epochs * n_videos, round(settings.warmup_epochs * n_videos), settings.final_lr_share)
 
     @contextlib.contextmanager
     def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[AnyRecognizer]:
