@@ -5,6 +5,8 @@ import subprocess
 import sys
 from collections import Counter
 
+from surgicalmamba.config import VARIANTS
+
 
 def run(*arguments, **options):
     return subprocess.run([sys.executable, "-m", "surgicalmamba", *arguments], capture_output=True, text=True, check=False, **options)
@@ -43,7 +45,7 @@ def test_doctor_checks_that_every_form_of_the_model_agrees_and_that_it_learns():
     result = run("doctor", "--self-check", "--json")
     assert result.returncode == 0, result.stderr
     checks = json.loads(result.stdout)["self_check"]
-    assert len(checks) == 10 and all(check["passed"] and check["measured"] <= check["limit"] for check in checks)
+    assert len(checks) == len(VARIANTS) + 4 and all(check["passed"] and check["measured"] <= check["limit"] for check in checks)
 
 
 def test_the_demo_recognizes_an_operation_it_has_not_seen_and_leaves_video_estimates_and_report(tmp_path):

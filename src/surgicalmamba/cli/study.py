@@ -8,6 +8,7 @@ import typer
 from surgicalmamba.cli.study_ablation import ablation
 from surgicalmamba.cli.study_equations import equations
 from surgicalmamba.cli.study_inspect import inspect
+from surgicalmamba.cli.study_intensity import intensity
 from surgicalmamba.cli.study_mqar import mqar
 from surgicalmamba.cli.study_peers import peers
 from surgicalmamba.cli.study_peers_overview import peers_overview
@@ -76,6 +77,7 @@ study.command()(equations)
 study.command()(inspect)
 study.command()(ablation)
 study.command()(mqar)
+study.command()(intensity)
 study.command()(peers)
 study.command()(peers_overview)
 study.command()(sensitivity)
