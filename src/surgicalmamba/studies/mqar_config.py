@@ -123,22 +123,22 @@ class MqarConfig(Section):
 
 
 _PLATEAU = MqarConfig(
-    cells=("T64-V64-N2-d32", "T64-V256-N4-d32", "T128-V128-N4-d32", "T128-V128-N8-d32"),
+    cells=("T64-V256-N4-d32", "T128-V128-N8-d32"),
     variants=("plain", "content", "content-release", "constant", "rotary"),
     d_head=32,
     embedding_std=1.0,
     pair_shares=(4,),
-    rates=(5e-3, 1e-2),
+    rates=(1e-2, 2e-2),
     weight_decay=0.0,
     batch_tokens=2048,
     examples=None,
-    min_updates=6144,
-    max_updates=12288,
+    min_updates=12288,
+    max_updates=24576,
 )
 PRESETS: dict[str, MqarConfig] = {
     "plateau": _PLATEAU,
     "paper-cell": _PLATEAU.with_(
-        cells=("T256-V8192-N16-d64",), variants=("plain", "content"), d_head=64, batch_tokens=4096, rates=(5e-3,), test_examples=256
+        cells=("T256-V8192-N16-d64",), variants=("plain", "content"), d_head=64, batch_tokens=8192, rates=(1e-2,), test_examples=256
     ),
     "full": MqarConfig(
         cells=tuple(Cell(length, 8192, n, width).name for length in (256, 512, 1024) for n in (16, 64) for width in (32, 64, 128)),
