@@ -230,7 +230,7 @@ def test_an_unfinished_study_says_which_run_is_missing(tmp_path):
         ("cells=[T64-V16-N4-d32]", "too few keys for 16 pairs"),
         ("cells=[T64-N4]", "write length, vocabulary, state and width like"),
         ("pair_shares=[4,8]", "must end with 4"),
-        ("min_updates=20000", "larger than max_updates"),
+        ("min_updates=200000", "larger than max_updates"),
         ("celsl=[32]", "did you mean 'cells'"),
     ],
 )
