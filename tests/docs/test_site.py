@@ -25,9 +25,10 @@ def site(tmp_path_factory):
 
 def test_every_page_is_in_the_site_and_in_its_navigation(site):
     home = (site / "index.html").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert (site / f"{page.stem}.html").is_file()
-        assert page.stem == "index" or f'href="{page.stem}.html"' in home, f"{page.name} is not in the nav of mkdocs.yml"
+    for page in (ROOT / "docs").rglob("*.md"):
+        built = page.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        assert (site / built).is_file()
+        assert page.stem == "index" or f'href="{built}"' in home, f"{page.name} is not in the nav of mkdocs.yml"
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -1,6 +1,7 @@
 """`study peers`: the same sweep and seeds for every network, its cost beside its score."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,7 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     for protocol in results["rows"]["hmm"]["protocols"]:
         assert f", {protocol} |" in text
     assert "suit them better: hmm, lstm." in text  # two rates have no middle
+    assert all(target.startswith("images/") for target in re.findall(r"\]\(([^)]+)\)", text))  # the page may lie anywhere
     assert set(read_overview([tmp_path]).ranks) == {"hmm", "lstm"}  # what is written can be read again
     figure = draw_tradeoff(study)
     strict = {name: row["protocols"]["strict"]["jaccard"]["mean"] for name, row in results["rows"].items()}

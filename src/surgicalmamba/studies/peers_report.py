@@ -100,7 +100,7 @@ def at_the_ends(scores: Mapping[str, Mapping[float, float]]) -> list[str]:
 def protocol_table(rows: Sequence[Row]) -> str:
     """Every network under the other protocols that its predictions allow: means over seeds."""
     columns = [(protocol, metric) for protocol, metric in PROTOCOL_METRICS if protocol in rows[0].report.scores]
-    lines = ["The other protocols, means over seeds ([what they are](metrics.md)):", ""]
+    lines = ["The other protocols, means over seeds (explained on the page on metrics):", ""]
     lines += ["| | " + " | ".join(f"{metric}, {protocol}" for protocol, metric in columns) + " |", "|---" * (1 + len(columns)) + "|"]
     for row in rows:
         values = [row.report.scores[protocol].metrics[metric]["mean"] for protocol, metric in columns]
