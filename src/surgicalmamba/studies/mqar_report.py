@@ -19,14 +19,14 @@ FLOOR, CEILING = 20.0, 95.0
 
 def draw_recall(cells: Sequence[CellResult]) -> Figure:
     """A panel for each cell: accuracy of each variant, a dot for every seed, a bar at the mean, the gain with its interval above."""
-    figure = Figure(figsize=(1.0 + 2.7 * len(cells), 4.4), layout="constrained")
+    figure = Figure(figsize=(max(5.4, 1.0 + 2.7 * len(cells)), 4.6), layout="constrained")
     panels = figure.subplots(1, len(cells), sharey=True, squeeze=False)[0]
     for axes, found in zip(panels, cells, strict=True):
         _panel(axes, found)
     panels[0].set_ylabel("questions answered, %")
     panels[0].set_ylim(0, 118)
     panels[0].set_yticks(range(0, 101, 20))
-    figure.suptitle("dot: a seed; bar: mean; numbers: points gained over the first, 95 % interval over seeds and sequences", fontsize=8)
+    figure.suptitle("dot: a seed; bar: mean; numbers: points gained over the first\n(95 % interval over seeds and sequences)", fontsize=8)
     return figure
 
 
