@@ -13,7 +13,8 @@ import torch
 import surgicalmamba as sm
 from surgicalmamba.config import VARIANTS, ModelConfig
 from surgicalmamba.errors import CheckpointError
-from surgicalmamba.model.checkpoint import looks_like_hub_id
+from surgicalmamba.model.checkpoint import load_fitting, looks_like_hub_id
+from surgicalmamba.model.registry import build as build_recognizer
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -48,6 +49,26 @@ def test_phase_names_travel_with_the_model(tmp_path):
     config = ModelConfig.preset("tiny", n_phases=2, phases=("Preparation", "Dissection"))
     sm.SurgicalMamba(config).save(tmp_path)
     assert sm.load(tmp_path).config.phases == ("Preparation", "Dissection")
+
+
+def test_weights_that_fit_by_name_and_shape_are_taken_and_the_others_are_reported(tmp_path):
+    temporal = ModelConfig.preset("tiny", backbone=None, d_feature=5)
+    given = sm.SurgicalMamba(temporal.with_(n_phases=2))
+    given.save(tmp_path)
+    model = sm.SurgicalMamba(temporal.with_(n_phases=3).variant("without-lambda"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    mismatch = load_fitting(model, tmp_path)
+    classifier = {"head.classifier.weight", "head.classifier.bias"}
+    assert {text.split()[0] for text in mismatch.misshapen} == classifier
+    assert not mismatch.missing and all(".intensity." in name for name in mismatch.unexpected)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name] if name in classifier else given.state_dict()[name]), name
+
+
+def test_a_checkpoint_of_which_nothing_fits_is_refused(tmp_path):
+    build_recognizer("lstm", 5, 3).save(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no weight of .*model\.safetensors fits the model: .* missing"):
+        load_fitting(sm.SurgicalMamba(ModelConfig.preset("tiny", backbone=None, d_feature=5)), tmp_path)
 
 
 def test_the_folder_of_a_training_run_stands_for_its_best_model(tmp_path):

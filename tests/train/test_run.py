@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -281,6 +282,41 @@ def test_frozen_stages_train_with_weights_or_when_they_are_asked_for_and_a_begun
     (begun / "config.yaml").write_text(text.replace("allow_random_frozen: true\n", ""))  # as a run of before this setting
     resume(begun)
     assert (begun / "last" / "config.json").is_file()
+
+
+def test_fine_tuning_starts_from_every_weight_of_a_checkpoint(settings, tmp_path):
+    train(settings(run=str(tmp_path / "first"), epochs=1))
+    notes = Notes()
+    config = settings(init=str(tmp_path / "first"), seed=1)
+    config, dataset = open_dataset(config)
+    model = build_trainer(fit_network(config, dataset), dataset, torch.device("cpu"), World(0, 1), notes).model
+    started = weights(tmp_path / "first", "best")
+    assert all(torch.equal(value, started[name]) for name, value in model.state_dict().items()) and not notes.notes
+
+
+def test_a_temporal_model_of_one_run_and_a_backbone_of_another_meet_in_one_network(settings, toy_pictures, tmp_path):
+    train(pixels(settings, toy_pictures, 0, run=str(tmp_path / "pictures")))
+    features = sm.SurgicalMamba(sm.load(tmp_path / "pictures" / "best").config.with_(backbone=None, d_feature=16))
+    features.save(tmp_path / "temporal")
+    both = {"init": str(tmp_path / "temporal"), "backbone_weights": str(tmp_path / "pictures" / "best")}
+    config, dataset = open_dataset(pixels(settings, toy_pictures, 0, **both))
+    notes = Notes()
+    model = build_trainer(fit_network(config, dataset), dataset, torch.device("cpu"), World(0, 1), notes).model
+    pictures = weights(tmp_path / "pictures", "best")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, pictures[name] if name.startswith("backbone.") else features.state_dict()[name]), name
+    assert len(notes.notes) == 1 and "fits the network only in part" in notes.notes[0] and "missing (backbone." in notes.notes[0]
+
+
+def test_a_resumed_run_does_without_the_checkpoints_it_started_from(settings, toy_pictures, tmp_path, single_thread):
+    train(pixels(settings, toy_pictures, 0, run=str(tmp_path / "start")))
+    started = {"init": str(tmp_path / "start"), "backbone_weights": str(tmp_path / "start" / "best"), "epochs": 2}
+    train(pixels(settings, toy_pictures, 0, run=str(tmp_path / "whole"), **started))
+    with pytest.raises(KeyboardInterrupt):
+        train(pixels(settings, toy_pictures, 0, **started, save_every=1), watcher=StopAfter(2))
+    shutil.rmtree(tmp_path / "start")
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_dataset_of_features_has_no_stages_to_freeze(settings, toy_dataset):

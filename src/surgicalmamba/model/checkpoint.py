@@ -84,10 +84,7 @@ def save(model: "AnyRecognizer", folder: Path, provenance: Mapping[str, object] 
 def load(path_or_hub_id: str | Path) -> "AnyRecognizer":
     """A trained model from a checkpoint folder, a run folder or a Hugging Face Hub id such as `owner/name`: SurgicalMamba, or whichever
     it is."""
-    folder = Path(best_of(path_or_hub_id))
-    if not folder.exists() and looks_like_hub_id(str(path_or_hub_id)):
-        folder = fetch(str(path_or_hub_id), CONFIG_FILE).parent
-        fetch(str(path_or_hub_id), WEIGHTS_FILE)
+    folder = checkpoint_folder(path_or_hub_id)
     about = read_about(folder)
     try:
         network = network_of(str(about.get("recognizer", DEFAULT)))
@@ -96,6 +93,29 @@ def load(path_or_hub_id: str | Path) -> "AnyRecognizer":
         raise CheckpointError(f"{folder / CONFIG_FILE}: {error}") from None
     fit(model, read_weights(folder / WEIGHTS_FILE), str(folder / WEIGHTS_FILE))
     return model.eval()
+
+
+def load_fitting(model: "AnyRecognizer", path_or_hub_id: str | Path) -> Mismatch:
+    """Put every weight of a checkpoint that has a model's name and shape for it into the model; the others keep their values.
+
+    Returns what did not fit. Raises when nothing does."""
+    file = checkpoint_folder(path_or_hub_id) / WEIGHTS_FILE
+    needed, weights = model.state_dict(), read_weights(file)
+    mismatch = Mismatch.between(needed, weights)
+    fitting = {name: value for name, value in weights.items() if name in needed and needed[name].shape == value.shape}
+    if not fitting:
+        raise CheckpointError(f"no weight of {file} fits the model: {mismatch}.")
+    model.load_state_dict(fitting, strict=False)
+    return mismatch
+
+
+def checkpoint_folder(path_or_hub_id: str | Path) -> Path:
+    """The local folder of a checkpoint, the best one of a training run, or a download from the Hub."""
+    folder = Path(best_of(path_or_hub_id))
+    if not folder.exists() and looks_like_hub_id(str(path_or_hub_id)):
+        folder = fetch(str(path_or_hub_id), CONFIG_FILE).parent
+        fetch(str(path_or_hub_id), WEIGHTS_FILE)
+    return folder
 
 
 def best_of(place: str | Path) -> str | Path:

@@ -116,6 +116,11 @@ class TrainConfig(Section):
     variant: str = Field("full", description="Row of the ablation table, such as full or without-z (config.VARIANTS).")
     model: ModelConfig = Field(ModelConfig(), description="The network; phases and feature width come from the dataset.")
     recognizer: NetworkSettings = Field(NetworkSettings(), description="The network to train; a name alone will do.")
+    init: str | None = Field(
+        None,
+        description="Checkpoint or run to fine-tune from, a folder or Hub id: every weight of it that fits the network by name and shape. "
+        "backbone_weights are loaded after it.",
+    )
     backbone_weights: str | None = Field(None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch.")
     allow_random_frozen: bool = Field(
         False, description="Accept frozen backbone stages without backbone_weights: they stay at random values. For tests."

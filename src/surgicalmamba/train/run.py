@@ -23,7 +23,7 @@ from surgicalmamba.errors import ConfigError, NonFiniteError
 from surgicalmamba.eval.predictions import RunInfo, write_predictions, write_run
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
-from surgicalmamba.model.checkpoint import load_backbone
+from surgicalmamba.model.checkpoint import load_backbone, load_fitting
 from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 from surgicalmamba.train.config import TrainConfig
@@ -137,7 +137,8 @@ def check_network(config: TrainConfig) -> None:
     name, backbone = config.recognizer.name, config.network.backbone
     if name != DEFAULT and config.variant != "full":
         raise ConfigError(f"variant={config.variant} is a variant of SurgicalMamba, and recognizer={name} has none; leave one of them out.")
-    if backbone is not None and backbone.frozen_stages and config.backbone_weights is None and not config.allow_random_frozen:
+    has_weights = config.backbone_weights is not None or config.init is not None
+    if backbone is not None and backbone.frozen_stages and not has_weights and not config.allow_random_frozen:
         n_stages = f"{backbone.frozen_stages} stage{'s' if backbone.frozen_stages > 1 else ''}"
         raise ConfigError(
             f"backbone_weights is null, so the backbone's stem and {n_stages} would stay frozen at random values; give ImageNet weights "
@@ -145,11 +146,17 @@ def check_network(config: TrainConfig) -> None:
         )
 
 
-def build_trainer(config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World) -> Trainer:
+def build_trainer(
+    config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World, watcher: Watcher | None = None
+) -> Trainer:
     """Every part of a run, from seeds and settings alone."""
     torch.manual_seed(config.seed)
     network = config.network
     model = network_of(config.recognizer.name)(network)
+    if config.init is not None:
+        mismatch = load_fitting(model, config.init)
+        if mismatch and watcher is not None:
+            watcher.note(f"init={config.init} fits the network only in part: {mismatch}. What is missing or mis-shaped starts from scratch.")
     if config.backbone_weights is not None:
         load_backbone(model, config.backbone_weights)
     videos = _role(config, dataset, "train")
@@ -221,7 +228,8 @@ def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
 
 def _train(config: TrainConfig, dataset: PreparedDataset, run: Path, device: torch.device, world: World, watcher: Watcher) -> Result:
     state = load_state(run)
-    trainer = build_trainer(config if state is None else share_lanes(config, state, world), dataset, device, world)
+    begun = config if state is None else share_lanes(config.with_(init=None, backbone_weights=None), state, world)  # all is in the state
+    trainer = build_trainer(begun, dataset, device, world, watcher)
     history: list[dict[str, float]] = []  # scores by epoch, empty for one without validation
     log_bytes = 0
     if state is not None:
