@@ -28,6 +28,11 @@ demo-model: $(VENV)/installed
 	$(BIN)/surgicalmamba prepare synthetic --out synthetic-demo --videos 100 --short --fps 1 --seed 11
 	$(BIN)/surgicalmamba prepare custom --source synthetic-demo --out synthetic-demo-prepared
 	$(BIN)/surgicalmamba train --config configs/demo-start.yaml
+	$(BIN)/surgicalmamba train --config configs/demo-backbone.yaml
+	$(BIN)/surgicalmamba prepare synthetic --out synthetic-demo-more --videos 200 --short --fps 1 --seed 13
+	$(BIN)/surgicalmamba prepare custom --source synthetic-demo-more --out synthetic-demo-features --features runs/demo-backbone/best
+	$(BIN)/surgicalmamba train --config configs/demo-temporal.yaml
+	$(BIN)/surgicalmamba prepare custom --source synthetic-demo-more --out synthetic-demo-more-prepared
 	$(BIN)/surgicalmamba train --config configs/demo.yaml
 	cp runs/demo/best/config.json runs/demo/best/model.safetensors src/surgicalmamba/assets/demo/
 

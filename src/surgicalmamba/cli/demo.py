@@ -8,7 +8,7 @@ import typer
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for video, estimates, overlay and report.")] = Path("surgicalmamba-demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Which operation. The model was trained on seed 11.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, help="Which operation. The model was trained on seeds 11 and 13.")] = 7,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
     """Render a synthetic operation, recognize its phases picture by picture as if live, score them and write a report.

@@ -96,9 +96,9 @@ def load(path_or_hub_id: str | Path) -> "AnyRecognizer":
 
 
 def load_fitting(model: "AnyRecognizer", path_or_hub_id: str | Path) -> Mismatch:
-    """Put every weight of a checkpoint that has a model's name and shape for it into the model; the others keep their values.
+    """Load every weight of a checkpoint that fits the model by name and shape; the model's other weights keep their values.
 
-    Returns what did not fit. Raises when nothing does."""
+    Returns what does not fit. Raises when nothing fits."""
     file = checkpoint_folder(path_or_hub_id) / WEIGHTS_FILE
     needed, weights = model.state_dict(), read_weights(file)
     mismatch = Mismatch.between(needed, weights)

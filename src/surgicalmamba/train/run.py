@@ -156,7 +156,7 @@ def build_trainer(
     if config.init is not None:
         mismatch = load_fitting(model, config.init)
         if mismatch and watcher is not None:
-            watcher.note(f"init={config.init} fits the network only in part: {mismatch}. What is missing or mis-shaped starts from scratch.")
+            watcher.note(f"init={config.init} fits the network only in part: {mismatch}. The other weights start as without init.")
     if config.backbone_weights is not None:
         load_backbone(model, config.backbone_weights)
     videos = _role(config, dataset, "train")
