@@ -144,10 +144,10 @@ def bounds_table(bounds: Sequence[Bound]) -> list[list[str]]:
     rows = [["what is seen", "cross-entropy", "of a constant", "average precision", "by chance", "mean inside", "after boundaries"]]
     for bound in bounds:
 
-        def told(name: str, bound: Bound = bound) -> str:
+        def shown(name: str, bound: Bound = bound) -> str:
             deviation = bound.deviation(name)
             return f"{bound.mean(name):.3f}" + ("" if math.isnan(deviation) else f" ± {deviation:.3f}")
 
         constant, chance = f"{bound.mean('bce_of_constant'):.3f}", f"{bound.mean('boundary_share'):.3f}"
-        rows.append([bound.view, told("bce"), constant, told("average_precision"), chance, told("inside"), told("after_boundaries")])
+        rows.append([bound.view, shown("bce"), constant, shown("average_precision"), chance, shown("inside"), shown("after_boundaries")])
     return rows
