@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-INPUTS := pyproject.toml constraints.txt src/surgicalmamba/version.py
+INPUTS := pyproject.toml lab/pyproject.toml constraints.txt src/surgicalmamba/version.py
 
 .PHONY: demo test docs demo-model clean
 .DELETE_ON_ERROR:
@@ -40,15 +40,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python $(INPUTS)
-	$(PIP) install --quiet -c constraints.txt -e .
+	$(PIP) install --quiet -c constraints.txt -e . -e lab
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/bin/python $(INPUTS)
-	$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	$(PIP) install --quiet -c constraints.txt -e '.[test]' -e lab
 	touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: $(VENV)/bin/python $(INPUTS)
-	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
+	$(PIP) install --quiet -c constraints.txt -e '.[docs]' -e lab
 	touch $(VENV)/installed $@
 
 clean:

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from docs.blocks import Block
 from docs.parsing import check_command, words_of
-from surgicalmamba.bench.serving import free_port
 from surgicalmamba.cli.main import app
 from surgicalmamba.stream import engines
+from surgicalmamba_lab.bench.serving import free_port
 
 PORT = "8571"
 """The port the documents name; another one is taken in its place, so that two pages can have a server at once."""

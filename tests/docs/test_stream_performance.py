@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from surgicalmamba.bench.stream_page import tables
+from surgicalmamba_lab.bench.stream_page import tables
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typer.main import get_command
 
 from surgicalmamba.cli.main import app
-from surgicalmamba.studies.ablation import ROWS
-from surgicalmamba.studies.mqar_config import PRESETS
+from surgicalmamba_lab.studies.ablation import ROWS
+from surgicalmamba_lab.studies.mqar_config import PRESETS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
 

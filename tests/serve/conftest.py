@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from surgicalmamba.bench.serving import ServerProcess, make_pictures
 from surgicalmamba.config import BackboneConfig, ModelConfig
 from surgicalmamba.data.synthetic import PHASE_NAMES
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba_lab.bench.serving import ServerProcess, make_pictures
 
 
 @pytest.fixture(scope="session")

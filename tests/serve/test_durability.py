@@ -2,7 +2,7 @@
 
 import torch
 
-from surgicalmamba.bench.kills import run_kills
+from surgicalmamba_lab.bench.kills import run_kills
 
 
 def test_random_kills_under_load_lose_and_double_nothing(model, pictures, tmp_path):

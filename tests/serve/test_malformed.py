@@ -3,8 +3,8 @@
 import socket
 import time
 
-from surgicalmamba.bench.malformed import run_malformed
-from surgicalmamba.bench.serving import ServerProcess, uninterrupted_record
+from surgicalmamba_lab.bench.malformed import run_malformed
+from surgicalmamba_lab.bench.serving import ServerProcess, uninterrupted_record
 
 
 def test_malformed_messages_are_refused_with_their_reason_and_others_do_not_notice(server, model, pictures):

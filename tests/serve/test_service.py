@@ -6,13 +6,13 @@ import time
 import pytest
 
 from rtsp import Camera, transport_stream
-from surgicalmamba.bench.serving import uninterrupted_record
 from surgicalmamba.data.images import decode_jpeg
 from surgicalmamba.serve.config import ServeConfig
 from surgicalmamba.serve.messages import FrameMessage, Reason, RefusalError
 from surgicalmamba.serve.rooms import Life
 from surgicalmamba.serve.service import Service
 from surgicalmamba.stream.eager import EagerEngine
+from surgicalmamba_lab.bench.serving import uninterrupted_record
 
 
 def until(condition, timeout_s=30):

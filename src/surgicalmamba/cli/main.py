@@ -1,21 +1,25 @@
-"""The `surgicalmamba` command. Verbs are registered here; their heavy imports happen when they run."""
+"""The `surgicalmamba` command. Verbs are registered here; their heavy imports happen when they run.
+
+Other packages add verbs by an entry point of the group `surgicalmamba.commands` that names a function or a Typer app,
+as `lab/pyproject.toml` does for `study` and `bench`."""
 
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
-from surgicalmamba.cli.bench import bench
 from surgicalmamba.cli.check import check
 from surgicalmamba.cli.demo import demo
 from surgicalmamba.cli.doctor import doctor
 from surgicalmamba.cli.evaluate import evaluate
 from surgicalmamba.cli.export import export
+from surgicalmamba.cli.inspect import inspect
 from surgicalmamba.cli.predict import predict
 from surgicalmamba.cli.prepare import prepare
+from surgicalmamba.cli.regime import regime
 from surgicalmamba.cli.serve import serve
 from surgicalmamba.cli.stream import stream
-from surgicalmamba.cli.study import study
 from surgicalmamba.cli.train import train
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba.version import __version__
@@ -52,9 +56,26 @@ app.command()(evaluate)
 app.command()(serve)
 app.command()(stream)
 app.command()(export)
-app.add_typer(bench, name="bench")
-app.add_typer(study, name="study")
+app.command()(regime)
+app.command()(inspect)
 app.command()(doctor)
+
+
+def add_plugins() -> None:
+    """Register the verbs of other installed packages. One that cannot be loaded is named on stderr and left out."""
+    for plugin in entry_points(group="surgicalmamba.commands"):
+        try:
+            command = plugin.load()
+        except Exception as error:  # another package's code: a fault in it must not disable the other verbs
+            typer.echo(f"surgicalmamba: the command {plugin.name!r} of {plugin.value} cannot be loaded: {error}", err=True)
+            continue
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=plugin.name)
+        else:
+            app.command(plugin.name)(command)
+
+
+add_plugins()
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The verbs `study` and `bench`."""

@@ -1,0 +1,178 @@
+"""`study regime`: segments made by hand with known answers, and what the real annotations say."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from command import call
+from surgicalmamba.core.retention import BURST_REACH, burst_floor, burst_width
+from surgicalmamba.insight.regime import Assumptions, find_regime, time_in_bursts
+from surgicalmamba.insight.regime_figure import draw_regime
+from surgicalmamba.insight.regime_words import markdown, text, verdict_sentences
+from surgicalmamba.insight.timelines import Annotations, Timeline, read_annotations
+from surgicalmamba.train.losses import transition_target
+
+
+def video(name, *segments):
+    """A video from (phase, seconds) pairs."""
+    ends = np.cumsum([seconds for _, seconds in segments]).astype(float)
+    return Timeline(name, np.array([phase for phase, _ in segments]), np.append(0.0, ends[:-1]), ends)
+
+
+def dataset(*videos, names=("Open", "Work", "Close")):
+    return Annotations("made", names, list(videos), "by hand")
+
+
+TWO = dataset(video("a", (0, 100), (1, 1000), (2, 100)), video("b", (0, 100), (1, 500), (0, 100), (2, 200)))
+
+
+def test_lengths_per_phase_and_overall_by_hand():
+    regime = find_regime(TWO, Assumptions(quantile=0.1))
+    work = regime.phases[1]
+    assert (work.name, work.segments, work.videos, work.mean, work.longest, work.shortest) == ("Work", 2, 2, 750.0, 1000.0, 500.0)
+    assert work.share_of_time == pytest.approx(1500 / 2100)
+    assert regime.phases[0].segments == 3 and regime.boundaries == 5
+    assert regime.overall.mean == pytest.approx(300) and regime.overall.median == 100.0
+    assert regime.overall.low == 100.0  # four of seven segments last 100 s
+
+
+def test_the_equations_by_hand():
+    regime = find_regime(TWO, Assumptions(theta=math.exp(-2), rise_s=2, fall_s=12))
+    assert regime.spread == pytest.approx(10)
+    assert regime.capacity_ratio == pytest.approx(2 * 10)  # log(1 / theta) L_max / L_q
+    assert regime.burst_width_s == 42 and regime.width_over_mean == pytest.approx(42 / 300)
+    assert regime.burst_mass_s == pytest.approx(math.sqrt(math.pi / 2) * 14)
+    least, most = regime.window_per_s
+    assert math.exp(-least * regime.burst_mass_s) == pytest.approx(math.exp(-2)) and most == pytest.approx(1 / 300)
+    fixed = regime.rates[2]
+    assert fixed.per_s == pytest.approx(2 / 100)
+    assert fixed.widest_cheap_fall_s == pytest.approx(0.31 / 0.02, rel=0.02) and fixed.widest_fall_s == pytest.approx(0.55 / 0.02, rel=0.01)
+
+
+def test_overlap_counts_stretches_between_two_boundaries_and_no_first_or_last_segment():
+    narrow = dataset(video("a", (0, 5), (1, 30), (2, 100), (0, 41), (1, 5)))
+    regime = find_regime(narrow, Assumptions(rise_s=2, fall_s=12))  # W = 42
+    assert regime.overlapping == pytest.approx(2 / 3)
+    assert regime.merged == 0  # 30 s and 41 s: floors of 0.10 and 0.01
+    assert find_regime(narrow, Assumptions(rise_s=10, fall_s=30)).merged == pytest.approx(2 / 3)
+
+
+def test_time_in_bursts_counts_overlapping_bursts_once_and_stays_within_the_video():
+    one = [video("a", (0, 50), (1, 10), (2, 40))]
+    assert time_in_bursts(one, rise=2, fall=5) == pytest.approx((21 + 10) / 100)  # 44 to 65, and on to 75
+    assert time_in_bursts([video("a", (0, 2), (1, 2))], rise=10, fall=10) == 1.0
+    assert time_in_bursts([video("a", (0, 50), (1, 50))], rise=1, fall=1) == pytest.approx(6 / 100)
+
+
+@pytest.mark.parametrize(("gap", "rise", "fall"), [(30, 2.0, 12.0), (90, 10.0, 30.0), (200, 2.0, 12.0), (25, 7.0, 7.0)])
+def test_the_floor_between_bursts_is_the_lowest_value_of_the_training_target(gap, rise, fall):
+    fps = 50  # finely sampled, so that the lowest sample is near the lowest value
+    labels = torch.arange(3).repeat_interleave(torch.tensor([200, gap, 200]) * fps)
+    between = transition_target(labels, fps, rise, fall)[200 * fps : (200 + gap) * fps]
+    assert float(between.min()) == pytest.approx(burst_floor(gap, rise, fall), rel=2e-2, abs=1e-9)
+    assert burst_floor(burst_width(rise, fall), rise, fall) == pytest.approx(math.exp(-(BURST_REACH**2) / 2))
+
+
+def test_the_suggestion_lets_the_short_segments_outlast_a_burst_and_keeps_the_papers_proportion():
+    regime = find_regime(TWO, Assumptions())
+    assert burst_width(regime.suggested_rise_s, regime.suggested_fall_s) == pytest.approx(100)  # L_q
+    assert regime.suggested_fall_s == pytest.approx(6 * regime.suggested_rise_s)
+    assert regime.suggested_overlapping == 0
+    assert regime.least_fps * regime.suggested_fall_s == pytest.approx(2)
+
+
+def test_with_equal_lengths_the_bound_of_cheap_forgetting_rules_and_there_is_little_to_gain():
+    equal = dataset(video("a", (0, 60), (1, 60), (2, 60)))
+    regime = find_regime(equal, Assumptions())
+    assert regime.spread == 1 and regime.verdict == "little to gain"
+    assert regime.capacity_ratio == pytest.approx(math.log(10))
+    assert "too alike in length" in verdict_sentences(regime)[0]
+    assert regime.suggested_fall_s == pytest.approx(60 / 3 * 6 / 7)  # room for a burst; 0.31 mu = 18.8 is more
+
+
+def test_bursts_that_run_together_ask_for_narrower_ones_and_narrow_ones_fit():
+    quick = dataset(*(video(f"v{i}", (0, 10), (1, 60), (2, 8), (1, 30), (0, 20)) for i in range(5)))
+    assert find_regime(quick, Assumptions()).verdict == "fits with narrower bursts"
+    assert find_regime(quick, Assumptions(rise_s=0.3, fall_s=1.8)).verdict == "fits"
+
+
+def test_the_window_opens_only_for_a_weak_demand_on_bursts_that_stand_apart():
+    assert not find_regime(TWO, Assumptions()).window_is_open
+    assert find_regime(TWO, Assumptions(theta=0.95)).window_is_open
+    crowded = find_regime(dataset(video("a", (0, 10), (1, 10), (2, 90), (1, 10))), Assumptions(theta=0.9))
+    assert crowded.window_per_s[0] <= crowded.window_per_s[1] and not crowded.window_is_open
+    assert "if only because bursts crowd" in verdict_sentences(crowded)[3]
+
+
+def test_the_figure_shows_every_segment_and_where_the_set_and_suggested_widths_lie():
+    regime = find_regime(TWO, Assumptions())
+    lengths, overlap, rates = draw_regime(regime, TWO).axes
+    assert sum(len(dots.get_offsets()) for dots in lengths.collections) == 7
+    marks = {line.get_label(): line.get_xdata()[0] for line in overlap.lines if ":" in line.get_label()}
+    assert marks == {"set: 42 s": pytest.approx(42), "suggested: 100 s": pytest.approx(100)}
+    assert len(rates.lines) == 5
+
+
+def test_golden_numbers_of_the_real_annotations(real_data):
+    cholec = find_regime(read_annotations(real_data("cholec80/labels"), "cholec80", None), Assumptions())
+    assert (cholec.videos, cholec.overall.segments, cholec.overall.low, cholec.overall.longest) == (39, 268, 47.0, 2558.0)
+    assert cholec.overall.mean == pytest.approx(344.18, abs=0.01) and cholec.width_over_mean == pytest.approx(0.122, abs=1e-3)
+    assert cholec.verdict == "fits" and cholec.overlapping == pytest.approx(2 / 190)
+    assert (cholec.suggested_rise_s, cholec.suggested_fall_s) == pytest.approx((2.24, 13.43), abs=0.01)
+
+    cataract = find_regime(read_annotations(real_data("cataract101/annotations.csv").parent, "cataract101", None), Assumptions())
+    assert (cataract.videos, cataract.overall.segments, cataract.overall.low) == (101, 1173, 9.12)
+    assert cataract.overall.mean == pytest.approx(42.08, abs=0.01) and cataract.width_over_mean == pytest.approx(0.998, abs=1e-3)
+    assert cataract.verdict == "fits with narrower bursts" and cataract.suggested_fall_s == pytest.approx(2.61, abs=0.01)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    phases = ["Preparation"] * 60 + ["CalotTriangleDissection"] * 900 + ["ClippingCutting"] * 80
+    rows = "".join(f"{25 * row}\t{phase}\n" for row, phase in enumerate(phases))
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "video01-phase.txt").write_text("Frame\tPhase\n" + rows)
+    return tmp_path
+
+
+def test_the_command_leaves_results_and_figure_and_refreshes_its_section(folder):
+    out, page = folder / "out", folder / "results.md"
+    arguments = ["--labels", folder / "labels", "--phases", "cholec80", "--out", out, "--docs", page, "--json"]
+    command = [sys.executable, "-m", "surgicalmamba", "study", "regime", *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document == json.loads((out / "results.json").read_text())
+    assert document["overall"]["mean"] == pytest.approx(1040 / 3) and document["verdict"] == "fits" and document["command"]
+    assert (out / "regime.png").stat().st_size > 10_000 and "<svg" in (out / "regime.svg").read_text()
+    assert "<!-- study regime cholec80 -->" in page.read_text() and "| CalotTriangleDissection | 1 | 1 | 86.5 |" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "give either --data"),
+        (["--data", "x", "--labels", "y"], 2, "give either --data"),
+        (["--data", "x", "--phases", "cholec80"], 2, "--phases and --fps go with --labels"),
+        (["--labels", "y", "--theta", "1"], 2, "--theta 1 must lie between 0 and 1"),
+        (["--labels", "y", "--fall", "0"], 2, "--fall 0 must be positive"),
+        (["--labels", "absent", "--phases", "cholec80"], 1, "absent is not a folder"),
+        (["--data", "absent"], 1, "absent is not a folder"),
+    ],
+)
+def test_misuse_and_missing_data_are_told_apart(monkeypatch, capsys, arguments, code, message):
+    ended, printed, complaint = call(monkeypatch, capsys, "study", "regime", *arguments)
+    assert (ended, printed) == (code, "") and message in complaint
+
+
+def test_words_and_page_carry_the_numbers():
+    regime = find_regime(TWO, Assumptions())
+    words = text(regime)
+    assert "made: 2 videos, 7 segments, 5 boundaries (by hand)" in words and "10 times as long" in words
+    about = {"date": "d", "version": "v", "commit": None, "command": "c"}
+    assert "L_max / L_q 10.0, capacity ratio 23.0, W 42.0 s, W / mu 0.140" in markdown(regime, about)
