@@ -11,22 +11,22 @@ PACKAGE = Path(__file__).parents[1] / "src" / "surgicalmamba"
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
-    "memory": set(),
-    "config": {"errors"},
+    "devices": {"errors"},
+    "files": {"errors"},
+    "config": {"errors", "files"},
     "core": {"errors"},
-    "data": {"errors", "config"},
-    "eval": {"errors", "data"},
-    "report": {"errors", "eval", "data"},
-    "model": {"errors", "config", "core", "version"},
-    "train": {"errors", "config", "core", "model", "data", "eval", "version"},
-    "stream": {"errors", "config", "core", "model", "data", "eval", "report", "version"},
-    "peers": {"errors", "config", "core", "model", "train", "stream"},  # losses and sessions; those build peers by name
-    "serve": {"errors", "config", "core", "model", "data", "eval", "stream", "memory", "version"},
-    "studies": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "peers", "version"},
-    "doctor": {"version"},
-    "selfcheck": {"config", "core", "model"},
-    "demo": {"errors", "data", "eval", "report", "model", "stream"},
-    "bench": {"errors", "config", "core", "model", "data", "eval", "report", "train", "stream", "serve", "peers", "memory", "version"},
+    "data": {"errors", "config", "files", "devices"},
+    "eval": {"errors", "data", "files"},
+    "report": {"errors", "eval", "data", "files", "version"},
+    "model": {"errors", "config", "core", "files", "version"},
+    "train": {"errors", "config", "core", "model", "data", "eval", "files", "devices", "version"},
+    "engines": {"errors", "config", "core", "model", "data", "files", "devices", "version"},
+    "live": {"errors", "config", "core", "model", "data", "eval", "report", "engines", "files", "devices", "version"},
+    "peers": {"errors", "config", "core", "model", "train", "live"},  # losses and sessions; those build peers by name
+    "insight": {"errors", "config", "core", "model", "data", "eval", "report", "train", "files", "devices", "version"},
+    "server": {"errors", "config", "core", "model", "data", "eval", "engines", "live", "files", "devices", "version"},
+    "doctor": {"config", "core", "devices", "model", "version"},
+    "demo": {"errors", "data", "eval", "report", "model", "live", "engines"},
 }
 # Libraries a part must not touch, because it has to import fast or run without them.
 MUST_NOT_IMPORT = {

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from surgicalmamba.core.state import ModelState as ModelState
     from surgicalmamba.eval import metrics as metrics
     from surgicalmamba.eval.protocols import score as score
+    from surgicalmamba.live.estimate import PhaseEstimate as PhaseEstimate
+    from surgicalmamba.live.session import Session as Session
+    from surgicalmamba.live.session import SessionPool as SessionPool
+    from surgicalmamba.live.track import Policy as Policy
     from surgicalmamba.model.checkpoint import load as load
     from surgicalmamba.model.checkpoint import load_backbone as load_backbone
     from surgicalmamba.model.recognizer import Output as Output
@@ -24,24 +28,20 @@ if TYPE_CHECKING:
     from surgicalmamba.model.registry import register as register
     from surgicalmamba.model.release import load_release as load_release
     from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
-    from surgicalmamba.serve.client import Client as Client
-    from surgicalmamba.stream.estimate import PhaseEstimate as PhaseEstimate
-    from surgicalmamba.stream.policy import Policy as Policy
-    from surgicalmamba.stream.pool import SessionPool as SessionPool
-    from surgicalmamba.stream.session import Session as Session
+    from surgicalmamba.server.client import Client as Client
     from surgicalmamba.train import losses as losses
 
 _HOME = {
-    "Client": "surgicalmamba.serve.client",
+    "Client": "surgicalmamba.server.client",
     "ModelConfig": "surgicalmamba.config",
     "ModelState": "surgicalmamba.core.state",
     "Output": "surgicalmamba.model.recognizer",
-    "PhaseEstimate": "surgicalmamba.stream.estimate",
-    "Policy": "surgicalmamba.stream.policy",
+    "PhaseEstimate": "surgicalmamba.live.estimate",
+    "Policy": "surgicalmamba.live.track",
     "Recognizer": "surgicalmamba.model.recognizer",
     "RecognizerConfig": "surgicalmamba.config",
-    "Session": "surgicalmamba.stream.session",
-    "SessionPool": "surgicalmamba.stream.pool",
+    "Session": "surgicalmamba.live.session",
+    "SessionPool": "surgicalmamba.live.session",
     "SurgicalMamba": "surgicalmamba.model.surgical_mamba",
     "LaneState": "surgicalmamba.core.state",
     "build": "surgicalmamba.model.registry",

@@ -12,12 +12,11 @@ import torch
 
 from surgicalmamba.data.synthetic import write_dataset
 from surgicalmamba.eval.evaluate import Evaluation, evaluate
-from surgicalmamba.eval.folders import Matching
-from surgicalmamba.eval.predictions import RunInfo, write_run
+from surgicalmamba.eval.files import Matching, RunInfo, write_run
+from surgicalmamba.live.app import Job, Summary
+from surgicalmamba.live.sinks import Sink
+from surgicalmamba.live.track import Policy
 from surgicalmamba.report.page import write_report
-from surgicalmamba.stream.job import Job, Summary
-from surgicalmamba.stream.policy import Policy
-from surgicalmamba.stream.sinks import Sink
 
 VIDEO_FPS = 5
 RULES = "cholec80"

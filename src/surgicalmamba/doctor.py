@@ -3,11 +3,18 @@
 import os
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata, util
 from shutil import which
 from typing import Literal
 
+import torch
+
+from surgicalmamba.config import VARIANTS, ModelConfig
+from surgicalmamba.core.rotation import regram, unit_columns
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.version import __version__
 
 # Optional parts: module to look for, distribution that holds its version, what it serves, how to get it.
@@ -94,3 +101,89 @@ def _optional(module: str, distribution: str, purpose: str, install: str) -> Fin
     except metadata.PackageNotFoundError:
         version = "unknown version"
     return Finding(module, "present", f"{purpose}: {version}")
+
+
+# A self-check anyone can run: does this installation compute what the paper says, in every form?
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property with what was measured and the largest value that passes."""
+
+    name: str
+    measured: float
+    limit: float
+
+    @property
+    def passed(self) -> bool:
+        return self.measured <= self.limit
+
+
+def checks(frames: int = 130) -> list[Callable[[], Check]]:
+    """Every check, to be run one by one so that a caller can show progress."""
+    forms = [partial(_step_equals_clip, variant, frames) for variant in VARIANTS]
+    return [*forms, partial(_causal, frames), _norm_kept, partial(_memory, frames), _learns]
+
+
+def _model(variant: str = "full") -> SurgicalMamba:
+    torch.manual_seed(0)
+    config = ModelConfig.preset("tiny", backbone=None, d_feature=16, clip_len=100)  # a check crosses clip and chunk boundaries
+    return SurgicalMamba(config.variant(variant)).eval()
+
+
+@torch.no_grad()
+def _step_equals_clip(variant: str, frames: int) -> Check:
+    model, features = _model(variant), torch.randn(1, frames, 16)
+    whole = model.forward_features(features).logits
+    state, largest = None, 0.0
+    for t in range(frames):
+        output = model.forward_features(features[:, t : t + 1], state)
+        state = output.state
+        largest = max(largest, float((output.logits[:, 0] - whole[:, t]).abs().max()))
+    return Check(f"frame by frame equals clip: {variant}", largest, 1e-4)
+
+
+@torch.no_grad()
+def _causal(frames: int) -> Check:
+    model, features = _model(), torch.randn(1, frames, 16)
+    changed = features.clone()
+    changed[:, frames // 2] += 1
+    difference = (model.forward_features(features).logits - model.forward_features(changed).logits)[:, : frames // 2]
+    return Check("no logit depends on a later frame", float(difference.abs().max()), 0.0)
+
+
+def _norm_kept() -> Check:
+    torch.manual_seed(0)
+    state = torch.randn(1, 2, 16, 64)
+    norm = state.norm()
+    for _ in range(1000):
+        U, V = (unit_columns(torch.randn(1, 2, 64, 16)) for _ in range(2))
+        state = regram(state, U, V, 2 * torch.rand(1, 2, 16), "low-rank")
+    return Check("rotations keep the state's norm over 1,000 boundaries", float((state.norm() / norm - 1).abs()), 1e-4)
+
+
+@torch.no_grad()
+def _memory(frames: int) -> Check:
+    model = _model()
+    short, long = (model.forward_features(torch.randn(1, n, 16)).state.nbytes for n in (1, frames))
+    return Check("memory does not grow with the procedure, bytes", float(long - short), 0.0)
+
+
+def _learns() -> Check:
+    """A memory task: name the class of the first frame until the end of the clip. The loss after over the loss before."""
+    model = _model().train()
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(7, (16,), generator=generator)
+    features = 0.3 * torch.randn(16, 48, 16, generator=generator)
+    features[torch.arange(16), 0, labels] += 4
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    losses = []
+    for _ in range(20):
+        logits = model.forward_features(features).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat_interleave(48))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return Check("training lowers the loss", losses[-1] / losses[0], 0.5)
+

@@ -14,10 +14,10 @@ import surgicalmamba
 from surgicalmamba.cli.main import app, main
 from surgicalmamba.cli.prepare import DATASETS, BackboneEncoder
 from surgicalmamba.config import BackboneConfig
-from surgicalmamba.data.datasets.base import ADAPTERS
-from surgicalmamba.data.split import read_splits
+from surgicalmamba.data.adapters.base import ADAPTERS
+from surgicalmamba.data.labels import load_vocabulary
+from surgicalmamba.data.manifest import read_splits
 from surgicalmamba.data.store import PreparedDataset
-from surgicalmamba.data.vocabulary import load_vocabulary
 
 DOCS = Path(__file__).parents[2] / "docs"
 

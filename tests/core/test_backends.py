@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from surgicalmamba.core import backends
+from surgicalmamba.core import ssd as backends
 from surgicalmamba.core.ssd import ssd_scan
 
 

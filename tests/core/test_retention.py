@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from surgicalmamba.core import retention as closed
+from surgicalmamba.insight import regime as closed
 
 
 def integral(function, low, high, steps=400_001):

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba.core import retention as closed
-from surgicalmamba.core.ssd import ssd_scan
-from surgicalmamba.core.timewarp import warp_step
+from surgicalmamba.core.ssd import ssd_scan, warp_step
+from surgicalmamba.insight import regime as closed
 
 intensities = st.lists(st.floats(0, 1), min_size=1, max_size=40)
 

@@ -7,9 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba.data.annotations import RowFormat, read_any, read_row_labels, read_segments, start_labels
-from surgicalmamba.data.labels import PAST_THE_END, RowLabels, SegmentLabels, StartLabels
-from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
+from surgicalmamba.data.labels import (
+    PAST_THE_END,
+    PhaseVocabulary,
+    RowFormat,
+    RowLabels,
+    SegmentLabels,
+    StartLabels,
+    load_vocabulary,
+    read_any,
+    read_row_labels,
+    read_segments,
+    start_labels,
+)
 from surgicalmamba.errors import DataError
 
 CHOLEC80 = load_vocabulary("cholec80")

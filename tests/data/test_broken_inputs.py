@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from surgicalmamba.cli.main import main
-from surgicalmamba.data.images import encode_jpeg
+from surgicalmamba.data.pictures import encode_jpeg
 
 HEADER = "Frame\tPhase\n"
 N = 126

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surgicalmamba.data.clips import ClipLoader, read_frame
-from surgicalmamba.data.feature_noise import FeatureNoise
-from surgicalmamba.data.images import encode_jpeg
+from surgicalmamba.data.clips import ClipLoader, FeatureNoise, read_frame
 from surgicalmamba.data.manifest import FORMAT, Manifest
+from surgicalmamba.data.pictures import encode_jpeg
 from surgicalmamba.data.store import PreparedDataset, SampleTable, VideoDraft, finish
 from surgicalmamba.data.transforms import Augment, AugmentConfig, WholeFrame
 from surgicalmamba.errors import DataError, InputError

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from surgicalmamba.data.feature_noise import FeatureNoise
+from surgicalmamba.data.clips import FeatureNoise
 
 WHOLE = np.stack([np.arange(40.0), 100 + 2 * np.arange(40.0) % 7, np.full(40, 5.0)], axis=1).astype(np.float32)
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from surgicalmamba.data.images import ImageFolder, encode_jpeg, image_files, read_image
+from surgicalmamba.data.pictures import ImageFolder, encode_jpeg, image_files, read_image
 from surgicalmamba.errors import DataError
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surgicalmamba.data.lanes import Span, epoch_order, plan_lanes, share_used
+from surgicalmamba.data.clips import Span, epoch_order, plan_lanes, share_used
 
 lengths_of_videos = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rtsp import Camera
-from surgicalmamba.data.live import Retry, is_live, live_frames, open_source
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import DataError
+from surgicalmamba.live.sources import Retry, is_live, live_frames, open_source
 
 FIVE = Fraction(5)
 
@@ -129,7 +129,7 @@ def test_a_missing_capture_device_is_an_error_that_names_it():
 def test_a_pipe_is_read_as_it_comes_and_ends_without_reconnecting(stream_file):
     program = (
         "from fractions import Fraction\n"
-        "from surgicalmamba.data.live import live_frames\n"
+        "from surgicalmamba.live.sources import live_frames\n"
         "print(*[f'{f.index}@{f.time_s:.2f}' for f in live_frames('-', Fraction(5))])"
     )
     with stream_file.open("rb") as stream:

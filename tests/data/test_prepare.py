@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surgicalmamba.data.images import read_image
+from surgicalmamba.data.pictures import Preprocess, read_image
 from surgicalmamba.data.prepare import Request, prepare
-from surgicalmamba.data.preprocess import Preprocess
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError, DataError
 

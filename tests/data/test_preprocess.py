@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba.data.preprocess import Preprocess, binary_median, cut_margin
+from surgicalmamba.data.pictures import Preprocess, binary_median, cut_margin
 from surgicalmamba.errors import ConfigError
 
 

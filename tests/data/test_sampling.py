@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba.data.sampling import IndexSampling, TimeSampling, parse_fps
+from surgicalmamba.data.records import IndexSampling, TimeSampling, parse_fps
 from surgicalmamba.errors import ConfigError, DataError
 
 rates = st.fractions(min_value=1, max_value=120, max_denominator=1001)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from surgicalmamba.data.split import automatic_split, read_splits, shipped_splits
-from surgicalmamba.data.vocabulary import known_datasets
+from surgicalmamba.data.labels import known_datasets
+from surgicalmamba.data.manifest import automatic_split, read_splits, shipped_splits
 from surgicalmamba.errors import DataError
 
 PAPER = {

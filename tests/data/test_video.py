@@ -8,8 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from surgicalmamba.data.packets import begins_anew
-from surgicalmamba.data.video import VideoFile
+from surgicalmamba.data.video import VideoFile, begins_anew
 from surgicalmamba.errors import DataError
 
 ONE = Fraction(1)

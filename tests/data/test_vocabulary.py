@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba.data.vocabulary import PhaseVocabulary, known_datasets, load_vocabulary
+from surgicalmamba.data.labels import PhaseVocabulary, known_datasets, load_vocabulary
 from surgicalmamba.errors import ConfigError, DataError
 
 SIZES = {"cholec80": 7, "m2cai16": 8, "cataract101": 10, "autolaparo": 7, "heichole": 7, "heico": 14, "grasp": 11}

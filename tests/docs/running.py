@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from docs.blocks import Block
 from docs.parsing import check_command, words_of
 from surgicalmamba.cli.main import app
-from surgicalmamba.stream import engines
+from surgicalmamba.engines import select as engines
 from surgicalmamba_lab.bench.serving import free_port
 
 PORT = "8571"

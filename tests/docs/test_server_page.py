@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from docs.blocks import ROOT, blocks
-from surgicalmamba.serve.config import LimitsConfig, ServeConfig
-from surgicalmamba.serve.messages import ENVELOPE_BYTES, EstimateMessage, Marks, Reason, pack_frame, to_json
+from surgicalmamba.server.config import LimitsConfig, ServeConfig
+from surgicalmamba.server.wire import ENVELOPE_BYTES, EstimateMessage, Marks, Reason, pack_frame, to_json
 
 PAGE = ROOT / "docs" / "server.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -16,7 +16,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def test_the_table_of_calls_is_that_of_the_server():
     pytest.importorskip("fastapi", reason="the server's packages are not installed: pip install 'surgicalmamba[serve]'")
-    from surgicalmamba.serve import api as routers
+    from surgicalmamba.server import api as routers
 
     shown = set(re.findall(r"`(GET|POST|DELETE) (/[\w/{}.]+)`", TEXT))
     shown |= {("GET", "/v1/sessions/{session}/export.json")} if "`export.json`" in TEXT else set()

@@ -8,7 +8,7 @@ from typer.main import get_command
 
 import surgicalmamba as sm
 from surgicalmamba.cli.main import app
-from surgicalmamba.stream.policy import Policy
+from surgicalmamba.live.track import Policy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
 

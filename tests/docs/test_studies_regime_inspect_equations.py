@@ -12,8 +12,7 @@ import surgicalmamba as sm
 from command import call
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
-from surgicalmamba.insight.regime import Assumptions, find_regime
-from surgicalmamba.insight.timelines import read_annotations
+from surgicalmamba.insight.regime import Assumptions, find_regime, read_annotations
 
 PAGE = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")  # "studies.md"
 COMMANDS = re.findall(r"^surgicalmamba (study (?:regime|inspect|equations) ?.*)$", PAGE, re.MULTILINE)

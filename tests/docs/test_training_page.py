@@ -7,8 +7,7 @@ from typer.main import get_command
 
 from surgicalmamba.cli.main import app
 from surgicalmamba.config import Section
-from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig
-from surgicalmamba.train.settings import markdown_table, setting_rows
+from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig, markdown_table, setting_rows
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from surgicalmamba.eval.averages import summarise_each_phase, summarise_phases, summarise_videos
+from surgicalmamba.eval.frame import summarise_each_phase, summarise_phases, summarise_videos
 
 NAN = np.nan
 ONE_RUN = np.array([[[100.0, 50.0], [80.0, NAN], [60.0, 20.0]]])  # one run, three videos, two phases; one cell undefined

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 from eval.vectors import V1, V2, V5, V7, pairs, seq
-from surgicalmamba.eval.cells import (
+from surgicalmamba.eval.frame import (
     accuracy,
     balanced_accuracy,
     cell_scores,

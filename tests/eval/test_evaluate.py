@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from eval.vectors import seq
-from surgicalmamba.data.vocabulary import load_vocabulary
+from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.eval.evaluate import evaluate
-from surgicalmamba.eval.predictions import RunInfo, VideoPrediction, write_predictions, write_run
+from surgicalmamba.eval.files import RunInfo, VideoPrediction, write_predictions, write_run
 
 CHOLEC80 = load_vocabulary("cholec80")
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from surgicalmamba.data.vocabulary import load_vocabulary
+from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.errors import DataError
-from surgicalmamba.eval.folders import Matching, find_files, load, video_key
+from surgicalmamba.eval.files import Matching, find_files, load, video_key
 
 CHOLEC80 = load_vocabulary("cholec80")
 HEADER = "Frame\tPhase\n"

@@ -10,10 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
+from surgicalmamba.data.labels import PhaseVocabulary, load_vocabulary
 from surgicalmamba.errors import DataError, InputError
-from surgicalmamba.eval.predictions import RunInfo, VideoPrediction, read_run, write_predictions, write_run
-from surgicalmamba.eval.rows import read_rows
+from surgicalmamba.eval.files import RunInfo, VideoPrediction, read_rows, read_run, write_predictions, write_run
 
 CHOLEC80 = load_vocabulary("cholec80")
 
@@ -101,8 +100,8 @@ def test_a_broken_run_json_is_named(tmp_path, content, message):
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from surgicalmamba.data.vocabulary import load_vocabulary
-from surgicalmamba.eval.predictions import VideoPrediction, write_predictions
+from surgicalmamba.data.labels import load_vocabulary
+from surgicalmamba.eval.files import VideoPrediction, write_predictions
 rows = 3000
 made = VideoPrediction(np.arange(rows), np.arange(rows) / 1.0, np.zeros(rows, dtype=int), np.tile([1.0] + [0.0] * 6, (rows, 1)))
 print("ready", flush=True)

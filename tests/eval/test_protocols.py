@@ -11,7 +11,7 @@ from eval.vectors import V1, V2, V5, V7, seq
 from surgicalmamba.errors import ConfigError, InputError
 from surgicalmamba.eval.pairs import make_pair
 from surgicalmamba.eval.protocols import PROTOCOLS, resolve_protocols, score_runs, usual_protocol
-from surgicalmamba.eval.settings import Settings
+from surgicalmamba.eval.score import Settings
 
 
 def mean(score, metric):

@@ -3,11 +3,11 @@
 import pytest
 
 import surgicalmamba as sm
-from surgicalmamba.data.vocabulary import known_datasets
+from surgicalmamba.data.labels import known_datasets
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.eval.protocols import PROTOCOLS, score_runs
 from surgicalmamba.eval.published import load_published, load_published_ablation, own_rows, published_datasets
-from surgicalmamba.eval.settings import Settings
+from surgicalmamba.eval.score import Settings
 
 OURS = {  # the SurgicalMamba rows of the paper: accuracy, precision, recall, Jaccard
     ("cholec80", 0): (96.1, 94.9, 94.4, 88.5),

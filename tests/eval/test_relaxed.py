@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from eval.vectors import V1, V2, V4, pairs, seq
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.eval.cells import accuracy, confusion_matrix
-from surgicalmamba.eval.relaxed import RULES, RelaxedRules, forgiven_rows, rules_for, score_relaxed
+from surgicalmamba.eval.frame import RULES, RelaxedRules, accuracy, confusion_matrix, forgiven_rows, rules_for, score_relaxed
 
 CHOLEC80 = RULES["cholec80"]
 

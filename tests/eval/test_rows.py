@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surgicalmamba.data.vocabulary import load_vocabulary
+from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.errors import DataError
-from surgicalmamba.eval.rows import read_rows
+from surgicalmamba.eval.files import read_rows
 
 CHOLEC80 = load_vocabulary("cholec80")
 AUTOLAPARO = load_vocabulary("autolaparo")

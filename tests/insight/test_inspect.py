@@ -12,23 +12,30 @@ import torch
 import surgicalmamba as sm
 from command import call
 from surgicalmamba.core.rotation import regram
-from surgicalmamba.data.images import encode_jpeg
+from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.manifest import FORMAT, Manifest
+from surgicalmamba.data.pictures import encode_jpeg
 from surgicalmamba.data.store import PreparedDataset, SampleTable, VideoDraft, finish
-from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import ConfigError, DataError
-from surgicalmamba.insight.inspect_control import FIRST_SEED, N_DRAWS, Spread, untrained, untrained_control
-from surgicalmamba.insight.inspect_page import write_inspection
-from surgicalmamba.insight.inspect_trace import trace_video, without_rotation
-from surgicalmamba.insight.inspect_views import (
+from surgicalmamba.insight.inspection import (
+    FIRST_SEED,
+    N_DRAWS,
+    OWN,
+    Spread,
     alignment,
     chunk_phases,
     generator_similarity,
+    inspect_video,
+    read_predicted,
     shared_projection,
     stillness,
+    trace_video,
+    trained_bursts,
+    untrained,
+    untrained_control,
+    without_rotation,
 )
-from surgicalmamba.insight.inspect_words import pictures_on_page
-from surgicalmamba.insight.inspection import OWN, inspect_video, read_predicted, trained_bursts
+from surgicalmamba.insight.inspection_page import pictures_on_page, write_inspection
 from surgicalmamba.train.inside import around_boundaries, boundary_frames, plane_similarity
 from surgicalmamba.train.predict import predict_video
 from toy import write_toy_dataset
@@ -132,7 +139,7 @@ def test_with_every_rotation_left_out_the_rest_is_the_same_model():
 
 
 def test_a_long_video_keeps_a_bounded_number_of_states(video, monkeypatch):
-    monkeypatch.setattr("surgicalmamba.insight.inspect_trace.MOST_STATES", 10)
+    monkeypatch.setattr("surgicalmamba.insight.inspection.MOST_STATES", 10)
     trace = trace_video(tiny_model(), video, CPU, 0)
     assert len(trace.states) <= 14 and trace.state_rows[-1] == 74  # stride 8 within clips of 20, each clip's rest by itself
 

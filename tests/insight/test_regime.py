@@ -10,11 +10,18 @@ import pytest
 import torch
 
 from command import call
-from surgicalmamba.core.retention import BURST_REACH, burst_floor, burst_width
-from surgicalmamba.insight.regime import Assumptions, find_regime, time_in_bursts
-from surgicalmamba.insight.regime_figure import draw_regime
-from surgicalmamba.insight.regime_words import markdown, text, verdict_sentences
-from surgicalmamba.insight.timelines import Annotations, Timeline, read_annotations
+from surgicalmamba.eval.segments import BURST_REACH
+from surgicalmamba.insight.regime import (
+    Annotations,
+    Assumptions,
+    Timeline,
+    burst_floor,
+    burst_width,
+    find_regime,
+    read_annotations,
+    time_in_bursts,
+)
+from surgicalmamba.insight.regime_page import draw_regime, markdown, text, verdict_sentences
 from surgicalmamba.train.losses import transition_target
 
 

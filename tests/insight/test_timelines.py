@@ -6,10 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba.data.annotations import read_segments
-from surgicalmamba.data.vocabulary import PhaseVocabulary
+from surgicalmamba.data.labels import PhaseVocabulary, read_segments
 from surgicalmamba.errors import ConfigError, DataError
-from surgicalmamba.insight.timelines import from_rows, from_stretches, read_annotations, read_prepared
+from surgicalmamba.insight.regime import from_rows, from_stretches, read_annotations, read_prepared
 from surgicalmamba.train.losses import phase_boundaries
 from toy import LENGTHS, write_toy_dataset
 

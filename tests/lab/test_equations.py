@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from command import call
-from surgicalmamba.core import retention
+from surgicalmamba.insight import regime as retention
 from surgicalmamba_lab.studies import equations_intensity as intensity
 from surgicalmamba_lab.studies import equations_rotation as rotation
 from surgicalmamba_lab.studies.equations import page_text, sections

@@ -10,7 +10,7 @@ import torch
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.eval.protocols import PROTOCOLS
 from surgicalmamba.model.registry import BUILT_IN, build
-from surgicalmamba.peers.conformance_memory import state_bytes
+from surgicalmamba.peers.conformance import state_bytes
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba_lab.studies import peers as study_peers
 from surgicalmamba_lab.studies.ablation import AblationPlan

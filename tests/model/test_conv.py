@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from surgicalmamba.model.conv import CausalConv
+from surgicalmamba.model.surgical_mamba import CausalConv
 
 
 def test_it_equals_a_left_padded_depthwise_convolution():

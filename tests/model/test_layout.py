@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from surgicalmamba.config import VARIANTS
-from surgicalmamba.model.layout import Grid, empty_state, rotation_grids
+from surgicalmamba.model.surgical_mamba import Grid, empty_state, rotation_grids
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

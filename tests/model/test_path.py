@@ -5,9 +5,7 @@ import torch
 
 from surgicalmamba.config import BlockConfig, HeadConfig, IntensityConfig, PathConfig, RotationConfig
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.intensity import IntensityNet
-from surgicalmamba.model.path import SSMPath
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import IntensityNet, SSMPath, SurgicalMamba
 from surgicalmamba.train.losses import transition_loss
 
 

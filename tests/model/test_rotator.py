@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from surgicalmamba.config import ModelConfig, PathConfig, RotationConfig
 from surgicalmamba.core.rotation import cayley, generator
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.rotator import PerHeadMLP, Rotator
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import PerHeadMLP, Rotator, SurgicalMamba
 
 
 def test_every_head_has_its_own_network():

@@ -5,7 +5,7 @@ import torch
 
 import surgicalmamba as sm
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.standardise import Standardise
+from surgicalmamba.model.recognizer import Standardise
 
 
 def test_features_get_mean_zero_and_deviation_one_and_a_constant_one_is_only_centred():

@@ -5,10 +5,9 @@ import torch
 from torch import nn
 
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.peers.attention import TransformerLayer, mask_of
+from surgicalmamba.peers.attention import TransformerLayer, join_window, mask_of, visible_in_line
 from surgicalmamba.peers.opera import OperAConfig
 from surgicalmamba.peers.trans_svnet import NarrowLayer
-from surgicalmamba.peers.windows import join, visible_in_line
 
 WIDTH, HEADS, HIDDEN, LENGTH = 8, 2, 12, 9
 
@@ -57,7 +56,7 @@ def test_a_layer_over_a_sliding_window_is_torchs_layer_with_a_banded_mask(crosse
         stop = start + size
         mask_here = mask_of(visible_in_line([start, start], size, window), x)
         y, new = layer(x[:, start:stop], source[:, start:stop], tail, mask_here)
-        tail, start = join(tail, new)[1], stop
+        tail, start = join_window(tail, new)[1], stop
         answers.append(y)
     torch.testing.assert_close(torch.cat(answers, dim=1), expected, atol=1e-5, rtol=1e-5)
 

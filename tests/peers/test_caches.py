@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surgicalmamba.model.registry import build
-from surgicalmamba.peers.caches import append, join, visible_in_cache
+from surgicalmamba.peers.attention import append, join_cache, visible_in_cache
 
 lanes_and_call = st.tuples(st.lists(st.integers(0, 6), min_size=1, max_size=3), st.integers(1, 5), st.one_of(st.none(), st.integers(1, 6)))
 
@@ -71,7 +71,7 @@ def test_a_cache_that_grows_in_place_leaves_every_earlier_one_as_it_was(calls, l
             parent = which % len(caches)
             new = [100 * (number + 1) + i for i in range(length)]
             x = torch.tensor(new, dtype=torch.float32).reshape(1, length, 1)
-            line, cache = join(caches[parent], x, [len(histories[parent])], limit)
+            line, cache = join_cache(caches[parent], x, [len(histories[parent])], limit)
             kept = histories[parent][-limit:] if limit else histories[parent]
             assert line.flatten().tolist() == kept + new
             histories.append(histories[parent] + new)

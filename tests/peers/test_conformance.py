@@ -49,8 +49,7 @@ from peers.toys import (
 )
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.registry import BUILT_IN, build
-from surgicalmamba.peers.conformance import conformance, stir
-from surgicalmamba.peers.conformance_memory import memory_class
+from surgicalmamba.peers.conformance import conformance, memory_class, stir
 
 PATH = {"d_state": 8, "d_head": 8, "chunk_len": 17, "rotation": {"rank": 2, "d_hidden": 8}}
 SSM = {"d_model": 16, "n_blocks": 2, "d_state": 8, "d_head": 8}

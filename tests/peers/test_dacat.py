@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peers.contract import check_contract, frames, in_cuts, n_parameters, varied
-from surgicalmamba.peers.caches import visible_in_cache
+from surgicalmamba.peers.attention import visible_in_cache
 from surgicalmamba.peers.dacat import DACAT, DACATConfig, best_stretch, chosen_clip
 
 SMALL = DACATConfig(d_feature=5, n_phases=3, d_hidden=6)

@@ -1,6 +1,6 @@
 import torch
 
-from surgicalmamba.peers.local_transformer import LocalTransformer
+from surgicalmamba.peers.attention import LocalTransformer
 
 
 def answer(local, x):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from surgicalmamba.data.vocabulary import PhaseVocabulary
+from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.errors import DataError
 from surgicalmamba.eval.evaluate import Evaluation
 from surgicalmamba.eval.pairs import make_pair
 from surgicalmamba.eval.protocols import score_runs
-from surgicalmamba.eval.settings import Settings
+from surgicalmamba.eval.score import Settings
 from surgicalmamba.report.page import write_report
 
 NAMES = tuple(f"Phase <{letter}>" for letter in "abcdefghi")  # more phases than colours, and characters that HTML must not see

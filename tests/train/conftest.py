@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from surgicalmamba.data.images import encode_jpeg
 from surgicalmamba.data.manifest import FORMAT, Manifest
+from surgicalmamba.data.pictures import encode_jpeg
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from toy import write_toy_dataset
 

@@ -12,8 +12,8 @@ from surgicalmamba.errors import NonFiniteError
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.train.config import LossSettings
 from surgicalmamba.train.distributed import World
-from surgicalmamba.train.guards import Clip, explain, gradient_error
-from surgicalmamba.train.objective import Objective
+from surgicalmamba.train.loop import Clip, explain, gradient_error
+from surgicalmamba.train.losses import Objective
 from surgicalmamba.train.run import build_trainer, fit_model, open_dataset, train
 
 

@@ -10,8 +10,16 @@ import torch
 import surgicalmamba as sm
 from surgicalmamba.core.rotation import regram
 from surgicalmamba.data.store import PreparedDataset
-from surgicalmamba.train.inside import IntensityMeasures, RotationMeasures, boundary_frames, intensity_measures
-from surgicalmamba.train.look_inside import MOST_CHUNKS, ChunkSample, Measured, look_inside
+from surgicalmamba.train.inside import (
+    MOST_CHUNKS,
+    ChunkSample,
+    IntensityMeasures,
+    Measured,
+    RotationMeasures,
+    boundary_frames,
+    intensity_measures,
+    look_inside,
+)
 from surgicalmamba.train.losses import transition_target
 from surgicalmamba.train.predict import predict_video
 from surgicalmamba.train.run import Watcher, resume, train

@@ -15,10 +15,10 @@ from surgicalmamba.train.losses import (
     phase_boundaries,
     release_target,
     smoothness,
+    target_of,
     transition_loss,
     transition_target,
 )
-from surgicalmamba.train.objective import target_of
 
 
 def test_losses_are_a_public_module():

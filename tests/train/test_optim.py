@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from surgicalmamba.train.config import OptimSettings
-from surgicalmamba.train.optim import WeightAverage, learning_rate_share, parameter_groups
+from surgicalmamba.train.loop import WeightAverage, learning_rate_share, parameter_groups
 
 
 class Small(torch.nn.Module):

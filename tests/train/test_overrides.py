@@ -8,7 +8,7 @@ from surgicalmamba.config import load_config, save_config
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba.train.overrides import flatten, given_names, refuse_unused
+from surgicalmamba.train.run import flatten, given_names, refuse_unused
 from surgicalmamba_lab.studies.benchmark import benchmark_jobs
 
 LSTM = "recognizer={name: lstm, settings: {d_hidden: 8, clip_len: 16}}"

@@ -12,7 +12,7 @@ import torch
 
 import surgicalmamba as sm
 from surgicalmamba.data.store import PreparedDataset
-from surgicalmamba.train.ray_predict import Worker
+from surgicalmamba.train.predict import Worker
 from surgicalmamba.train.run import fit_model
 
 

@@ -8,14 +8,10 @@ import torch
 
 from surgicalmamba.config import ModelConfig, load_config
 from surgicalmamba.data.transforms import Augment, WholeFrame
-from surgicalmamba.model.intensity import IntensityNet
-from surgicalmamba.model.path import SSMPath
-from surgicalmamba.model.rotator import Rotator
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import IntensityNet, Rotator, SSMPath, SurgicalMamba
 from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig
-from surgicalmamba.train.losses import smoothness
-from surgicalmamba.train.objective import target_of
-from surgicalmamba.train.optim import adamw, parameter_groups
+from surgicalmamba.train.loop import adamw, parameter_groups
+from surgicalmamba.train.losses import smoothness, target_of
 
 FILE = Path(__file__).parents[2] / "configs" / "release.yaml"
 

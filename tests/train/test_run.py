@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 import surgicalmamba as sm
 from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.train import runstate
+from surgicalmamba.train import state as runstate
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
-from surgicalmamba.train.objective import class_weights_of
+from surgicalmamba.train.losses import class_weights_of
 from surgicalmamba.train.run import Watcher, build_trainer, check_network, fit_model, fit_network, open_dataset, resume, train
 from toy import LENGTHS, StopAfter
 

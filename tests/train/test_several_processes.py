@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from surgicalmamba.config import load_config, save_config
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.train import runstate
+from surgicalmamba.train import state as runstate
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.run import resume, share_lanes, train

@@ -43,7 +43,7 @@ def evaluate(
     if labels is None and (compare or report or protocol):
         raise typer.BadParameter("--protocol, --compare and --report need --labels and --predictions.")
 
-    from surgicalmamba.data.vocabulary import load_vocabulary
+    from surgicalmamba.data.labels import load_vocabulary
     from surgicalmamba.errors import ConfigError
     from surgicalmamba.eval.protocols import resolve_protocols
     from surgicalmamba.eval.published import load_published
@@ -58,7 +58,7 @@ def evaluate(
     evaluation = None
     if labels is not None and predictions:
         from surgicalmamba.eval.evaluate import evaluate as run
-        from surgicalmamba.eval.folders import Matching
+        from surgicalmamba.eval.files import Matching
 
         evaluation = run(
             labels,

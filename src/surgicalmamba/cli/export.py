@@ -35,8 +35,8 @@ def export(
 
     from rich.console import Console
 
+    from surgicalmamba.engines.export import export as write_export
     from surgicalmamba.model.checkpoint import best_of, load, read_about
-    from surgicalmamba.stream.export import export as write_export
 
     source = best_of(checkpoint)
     model = load(source)

@@ -39,9 +39,8 @@ def inspect(
             raise typer.BadParameter(f"--with {given!r}: the name {name!r} is taken.")
         others[name] = place
 
-    from surgicalmamba.insight.inspect_page import write_inspection
-    from surgicalmamba.insight.inspect_words import pictures_on_page, section, summary_text
     from surgicalmamba.insight.inspection import inspect_video
+    from surgicalmamba.insight.inspection_page import pictures_on_page, section, summary_text, write_inspection
     from surgicalmamba.report.sections import circumstances, refresh_page, slug
 
     found = inspect_video(checkpoint, data, video, others, block, device, draws)

@@ -37,8 +37,7 @@ def predict(
     from rich.console import Console
     from rich.progress import track
 
-    from surgicalmamba.train.predict import Predictor
-    from surgicalmamba.train.ray_predict import RaySettings, predict_on_ray
+    from surgicalmamba.train.predict import Predictor, RaySettings, predict_on_ray
 
     n_threads = threads or (1 if on_ray else torch.get_num_threads())
     torch.set_num_threads(n_threads)
@@ -54,7 +53,7 @@ def predict(
     predictor.finish()
     stage = None
     if fit_output is not None:
-        from surgicalmamba.stream.fit_output import fit_from_folder, table_text
+        from surgicalmamba.live.output import fit_from_folder, table_text
 
         stage = fit_from_folder(predictor.dataset, split, out)
         stage.save(fit_output)

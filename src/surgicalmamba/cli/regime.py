@@ -42,9 +42,8 @@ def regime(
         if given is not None and not given > 0:
             raise typer.BadParameter(f"{name} {given:g} must be positive.")
 
-    from surgicalmamba.insight.regime import Assumptions, find_regime
-    from surgicalmamba.insight.regime_words import markdown, text, write_regime
-    from surgicalmamba.insight.timelines import read_annotations, read_prepared
+    from surgicalmamba.insight.regime import Assumptions, find_regime, read_annotations, read_prepared
+    from surgicalmamba.insight.regime_page import markdown, text, write_regime
     from surgicalmamba.report.sections import circumstances, refresh_page
 
     annotations = read_annotations(labels, phases, fps) if labels is not None else read_prepared(data or Path())

@@ -27,9 +27,9 @@ def serve(
         return
     from surgicalmamba.config import load_mapping, override
     from surgicalmamba.errors import ConfigError
-    from surgicalmamba.serve.auth import with_environment
-    from surgicalmamba.serve.config import ServeConfig
-    from surgicalmamba.serve.log import set_up_logging
+    from surgicalmamba.server.config import ServeConfig
+    from surgicalmamba.server.metrics import set_up_logging
+    from surgicalmamba.server.security import with_environment
 
     values = {} if config is None else load_mapping(config)
     given = {"host": host, "port": port, "model": model, "data": data, "demo": demo or None}
@@ -40,7 +40,7 @@ def serve(
     settings = ServeConfig(**with_environment(override(values, overrides or [])))
     set_up_logging()
     try:
-        from surgicalmamba.serve.server import serve as run
+        from surgicalmamba.server.app import serve as run
     except ImportError as error:
         raise ConfigError(f"the server needs the extra packages ({error.name} is missing): pip install 'surgicalmamba[serve]'.") from None
 
@@ -60,8 +60,8 @@ def serve(
 
 
 def _print_token(role: str) -> None:
-    from surgicalmamba.serve.auth import ROLES, hash_token
-    from surgicalmamba.serve.auth import new_token as make
+    from surgicalmamba.server.security import ROLES, hash_token
+    from surgicalmamba.server.security import new_token as make
 
     if role not in ROLES:
         raise typer.BadParameter(f"roles are {', '.join(ROLES)}.", param_hint="--new-token")

@@ -44,9 +44,9 @@ def stream(
     if overlay is not None and overlay.suffix.lower() not in (".mp4", ".mkv", ".mov"):
         raise typer.BadParameter(f"{overlay}: --overlay takes a .mp4, .mkv or .mov file.")
 
-    from surgicalmamba.data.sampling import parse_fps
+    from surgicalmamba.data.records import parse_fps
     from surgicalmamba.errors import ConfigError
-    from surgicalmamba.stream.job import Job, parse_policy
+    from surgicalmamba.live.app import Job, parse_policy
 
     try:
         rates = [None if text is None else parse_fps(text) for text in (fps, source_fps)]
@@ -84,8 +84,7 @@ def _stream_to(
     from rich.status import Status
 
     from surgicalmamba.data.store import write_atomic
-    from surgicalmamba.serve.client import Client
-    from surgicalmamba.serve.remote import stream_to_server
+    from surgicalmamba.server.client import Client, stream_to_server
 
     client = Client(server, token)
     shown = name or re.sub(r"[^\w .:#/+-]", " ", Path(source).stem).strip()[:64] or "stream"

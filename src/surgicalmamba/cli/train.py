@@ -27,14 +27,13 @@ def train(
     from surgicalmamba.train.config import TrainConfig
 
     if settings:
-        from surgicalmamba.train.settings import markdown_table, setting_rows
+        from surgicalmamba.train.config import markdown_table, setting_rows
 
         typer.echo(markdown_table(setting_rows(TrainConfig())))
         return
 
     from surgicalmamba.train.distributed import leave_process
-    from surgicalmamba.train.overrides import refuse_unused
-    from surgicalmamba.train.run import open_dataset
+    from surgicalmamba.train.run import open_dataset, refuse_unused
     from surgicalmamba.train.run import resume as resume_run
     from surgicalmamba.train.run import train as train_run
 

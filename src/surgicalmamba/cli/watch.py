@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from surgicalmamba.data.records import Gap
-    from surgicalmamba.stream.sinks import Seen
-    from surgicalmamba.stream.timeline import Timeline
+    from surgicalmamba.live.sinks import Seen, Timeline
 
 _LINE_EVERY_S = 60.0
 
@@ -41,13 +40,13 @@ class Watch:
             self._live.stop()
 
     def _picture(self) -> "RenderableType":
-        from surgicalmamba.stream.timeline import render
+        from surgicalmamba.live.sinks import render
 
         return render(self._timeline, min(self._console.width, 100), self._total_s, self._title)
 
     def estimate(self, seen: "Seen") -> None:
         """Print a line where the picture cannot be drawn."""
-        from surgicalmamba.stream.timeline import line
+        from surgicalmamba.live.sinks import line
 
         estimate = seen.estimate
         if self._live is None and (estimate.phase != self._phase or estimate.time_s >= self._line_s + _LINE_EVERY_S):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from surgicalmamba.core.precision import in_full_precision
+from surgicalmamba.core.ssd import in_full_precision
 
 Form = Literal["low-rank", "dense"]
 Solve = Callable[[Tensor, Tensor], Tensor]

@@ -5,10 +5,50 @@ final state and every gradient.
 
 Shapes: x (b, l, h, p), dt (b, l, h) positive, A (h) negative, B and C (b, l, h, n), state (b, h, p, n). A step has no l."""
 
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import Literal, ParamSpec, TypeVar
+
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.precision import in_full_precision
+# Which parts stay in full precision: the SSM state, the step, the scan and the rotation, whatever autocast says.
+#
+# Half precision is fine for projections. It is not for a state that is multiplied by a decay near one tens of thousands of times,
+# nor for the solve behind a rotation that must not change a norm.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def full_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 stays float64; everything else is computed in float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The tensor in full precision; no copy when it already is."""
+    return tensor.to(full_dtype(tensor.dtype))
+
+
+def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a function of tensors outside autocast, with its positional tensors in full precision."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        tensors = [value for value in args if isinstance(value, Tensor)]
+        device_type = tensors[0].device.type
+        if not torch.is_autocast_enabled(device_type) and all(t.dtype == full_dtype(t.dtype) for t in tensors):
+            return function(*args, **kwargs)
+        lifted = [full(value) if isinstance(value, Tensor) else value for value in args]
+        with torch.autocast(device_type, enabled=False):
+            return function(*lifted, **kwargs)  # type: ignore[arg-type]
+
+    return run
+
 
 BLOCK_LEN = 64
 """Frames handled by one matrix product. Changes cost, not values: the products grow with its square, their number shrinks with it."""
@@ -77,3 +117,84 @@ def _scan_block(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: T
     state = torch.exp(since_start[..., -1])[..., None, None] * state
     state = state + (torch.exp(until_end)[..., None] * written).transpose(-1, -2) @ B
     return y.transpose(1, 2), state
+
+
+# Intensity-modulated stepping, eq. (warpdisc): event time runs 1 + intensity times as fast as the clock.
+
+
+def warp_step(dt: Tensor, intensity: Tensor) -> Tensor:
+    """The step under intensity, (1 + lambda) dt: at most doubled, never shortened. dt (b, l, h), intensity (b, l) in 0..1."""
+    return dt * (1 + intensity[..., None])
+
+
+# The SSD scan by a fused kernel where there is one, by the reference elsewhere. Decided once per process, overridable.
+#
+# A fused kernel is used only on CUDA, only if it imports, and only after it has agreed with the reference on a small input, in
+# output and final state. When it does not, the reason is warned about once and the reference is used.
+
+
+Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Choice = Literal["auto", "reference", "mamba-ssm"]
+
+PARITY_TOLERANCE = 1e-3
+"""Largest difference, relative to the largest value, at which a fused kernel counts as equal. Tensor cores may round to TF32."""
+
+_choice: Choice = "auto"
+_fused: dict[str, Scan | None] = {}  # by device; None where no kernel passed
+
+
+def choose_scan(choice: Choice) -> None:
+    """Override the decision: "auto", or one backend by name. A named backend that fails its parity check raises."""
+    global _choice
+    _choice = choice
+    _fused.clear()
+
+
+def scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """`ssd_scan` by the backend in force. One frame is always the reference's step, which needs no kernel."""
+    fused = None
+    if _choice != "reference" and x.shape[1] > 1 and (x.is_cuda or _choice == "mamba-ssm"):
+        fused = _fused_for(x.device)
+    return (fused or ssd_scan)(x, dt, A, B, C, state)
+
+
+def _fused_for(device: torch.device) -> Scan | None:
+    key = str(device)
+    if key not in _fused:
+        problem = _parity_problem(device)
+        if problem and _choice == "mamba-ssm":
+            raise RuntimeError(f"the mamba-ssm scan was asked for but {problem}")
+        if problem and "not installed" not in problem:
+            warnings.warn(f"the mamba-ssm scan is not used: {problem}", RuntimeWarning, stacklevel=2)
+        _fused[key] = None if problem else _mamba_ssm_scan
+    return _fused[key]
+
+
+def _parity_problem(device: torch.device) -> str:
+    """Why the fused kernel cannot be used on this device; empty when it agrees with the reference."""
+    generator = torch.Generator().manual_seed(0)
+    b, length, h, p, n = 2, BLOCK_LEN + 3, 2, 16, 16
+    x, B, C = (torch.randn(b, length, h, width, generator=generator).to(device) for width in (p, n, n))
+    dt, A = torch.rand(b, length, h, generator=generator).to(device) * 0.2, -torch.rand(h, generator=generator).to(device) - 0.1
+    state = torch.randn(b, h, p, n, generator=generator).to(device)
+    try:
+        results = _mamba_ssm_scan(x, dt, A, B, C, state)
+    except ImportError:
+        return "it is not installed"
+    except Exception as error:  # a foreign kernel can fail in any way on a device it was not built for
+        return f"it fails on {device}: {error}"
+    for ours, reference in zip(results, ssd_scan(x, dt, A, B, C, state), strict=True):
+        difference = float((ours - reference).abs().max() / reference.abs().max())
+        if not difference <= PARITY_TOLERANCE:
+            return f"it differs from the reference by {difference:.1e} on {device}, more than {PARITY_TOLERANCE:.0e}"
+    return ""
+
+
+@in_full_precision
+def _mamba_ssm_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    kernel = import_module("mamba_ssm.ops.triton.ssd_combined").mamba_chunk_scan_combined
+    y, final = kernel(
+        x.contiguous(), dt.contiguous(), A, B.contiguous(), C.contiguous(), BLOCK_LEN, initial_states=state, return_final_states=True
+    )
+    return y, final
+

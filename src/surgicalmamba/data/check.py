@@ -9,14 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.data.datasets.base import ADAPTERS, FeatureAdapter, Procedure, VideoAdapter, find_procedures, get_adapter
-from surgicalmamba.data.labels import PAST_THE_END
-from surgicalmamba.data.manifest import Manifest, fingerprints
-from surgicalmamba.data.prepare_video import check_length, length_difference, open_recording
-from surgicalmamba.data.sampling import IndexSampling
-from surgicalmamba.data.split import Split
+from surgicalmamba.data.adapters.base import ADAPTERS, FeatureAdapter, Procedure, VideoAdapter, find_procedures, get_adapter
+from surgicalmamba.data.labels import PAST_THE_END, UNLABELLED
+from surgicalmamba.data.manifest import Manifest, Split, fingerprints
+from surgicalmamba.data.prepare import check_length, length_difference, open_recording
+from surgicalmamba.data.records import IndexSampling
 from surgicalmamba.data.store import MANIFEST, PARTIAL, PreparedDataset, PreparedVideo, content_hash, file_hash, finished_video
-from surgicalmamba.data.vocabulary import UNLABELLED
 from surgicalmamba.errors import ConfigError, DataError, SurgicalMambaError
 
 

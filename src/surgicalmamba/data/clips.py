@@ -12,13 +12,94 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.data.feature_noise import FeatureNoise
-from surgicalmamba.data.images import read_image
-from surgicalmamba.data.lanes import Span, Step, epoch_order, plan_lanes
+from surgicalmamba.data.labels import UNLABELLED
+from surgicalmamba.data.pictures import read_image
 from surgicalmamba.data.store import PreparedVideo
 from surgicalmamba.data.transforms import Draw, FrameTransform
-from surgicalmamba.data.vocabulary import UNLABELLED
 from surgicalmamba.errors import DataError, InputError
+
+# How stored features are disturbed in training, so that a model does not learn one room's or one surgeon's values by heart.
+
+
+Features = NDArray[np.float32]  # (n, d)
+
+
+@dataclass(frozen=True)
+class FeatureNoise:
+    """`dropout`: share of values set to 0. `jitter`: every feature of a procedure is scaled by 1 + jitter z and moved by jitter z
+    deviations, z normal; drawn once per procedure, as another setting up of the same instruments would do it. `grain`: noise on every
+    value, in deviations of its feature over the procedure."""
+
+    dropout: float = 0.0
+    jitter: float = 0.0
+    grain: float = 0.0
+
+    def apply(self, part: Features, whole: Features, of_video: np.random.Generator, of_clip: np.random.Generator) -> Features:
+        """`part` of the procedure `whole`, disturbed; one source of random numbers for the procedure, one for the part."""
+        values = part
+        if self.dropout:
+            values = np.where(of_clip.random(part.shape) < self.dropout, np.float32(0), values)
+        if self.jitter or self.grain:
+            d, deviation = part.shape[1], whole.std(0)
+            gain, shift = 1 + self.jitter * of_video.standard_normal(d), self.jitter * deviation * of_video.standard_normal(d)
+            values = values * gain + shift + self.grain * deviation * of_clip.standard_normal(part.shape)
+        return values.astype(np.float32, copy=False)
+
+
+# Which clip runs in which lane at which step: numbers only, no images.
+#
+# A lane walks through one procedure clip by clip, then takes the next procedure that nobody has. All lanes of all processes are planned
+# together, so every process of a distributed run has the same number of steps.
+
+
+@dataclass(frozen=True)
+class Span:
+    """Samples `start` to `stop` (exclusive) of video number `video`, as one clip."""
+
+    video: int
+    start: int
+    stop: int
+    is_first: bool
+    is_last: bool
+
+
+Step = tuple[Span | None, ...]
+"""What each lane does at a step; None for a lane that has nothing left."""
+
+
+def epoch_order(lengths: Sequence[int], n_lanes: int, seed: int, epoch: int) -> list[int]:
+    """Videos in random order; the last ones, two per lane, start longest first, so that lanes finish together."""
+    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=(epoch,))))
+    order: list[int] = rng.permutation(len(lengths)).tolist()
+    cut = max(len(order) - 2 * n_lanes, 0)
+    return order[:cut] + sorted(order[cut:], key=lambda video: -lengths[video])
+
+
+def plan_lanes(lengths: Sequence[int], order: Sequence[int], n_lanes: int, clip_len: int) -> list[Step]:
+    """All steps of an epoch: a free lane takes the next video of `order`; every sample occurs once."""
+    waiting = list(reversed(order))
+    current: list[Span | None] = [None] * n_lanes
+    steps: list[Step] = []
+    while True:
+        for lane, span in enumerate(current):
+            if span is not None and not span.is_last:
+                current[lane] = _span(span.video, span.stop, lengths[span.video], clip_len)
+            else:
+                current[lane] = _span(video := waiting.pop(), 0, lengths[video], clip_len) if waiting else None
+        if not any(current):
+            return steps
+        steps.append(tuple(current))
+
+
+def _span(video: int, start: int, length: int, clip_len: int) -> Span:
+    stop = min(start + clip_len, length)
+    return Span(video, start, stop, start == 0, stop == length)
+
+
+def share_used(steps: Sequence[Step]) -> float:
+    """Share of lane-steps that hold a clip; the rest is padding at the end of the epoch."""
+    return sum(span is not None for step in steps for span in step) / max(sum(len(step) for step in steps), 1)
+
 
 STATE_VERSION = 1
 _BLOCK = 16  # frames a worker takes at a time
@@ -265,3 +346,4 @@ def _check(videos: Sequence[PreparedVideo], transform: FrameTransform | None, **
     if (transform is None) != (kinds == {"features"}):
         need = "an image dataset needs a transform" if transform is None else "a feature dataset takes no transform"
         raise InputError(f"{need}: pass Augment or WholeFrame for images and None for features.")
+

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from surgicalmamba.data.labels import UNLABELLED
 from surgicalmamba.data.manifest import Kind, Manifest, VideoEntry
-from surgicalmamba.data.vocabulary import UNLABELLED
 from surgicalmamba.errors import DataError
 
 MANIFEST = "dataset.json"

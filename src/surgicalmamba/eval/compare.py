@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from surgicalmamba.errors import InputError
-from surgicalmamba.eval.cells import nan_mean, nan_std
+from surgicalmamba.eval.frame import nan_mean, nan_std
 from surgicalmamba.eval.pairs import FloatArray
 
 EXACT_UP_TO = 50

@@ -4,16 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from surgicalmamba.data.vocabulary import PhaseVocabulary, load_vocabulary
+from surgicalmamba.data.labels import PhaseVocabulary, load_vocabulary
 from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.eval.compare import Comparison, compare
-from surgicalmamba.eval.folders import Loaded, Matching, load
+from surgicalmamba.eval.files import Loaded, Matching, load, read_run
+from surgicalmamba.eval.frame import RelaxedRules, rules_for
 from surgicalmamba.eval.pairs import VideoPair
-from surgicalmamba.eval.predictions import read_run
 from surgicalmamba.eval.protocols import USUAL_RULES, score_runs, usual_protocol
-from surgicalmamba.eval.relaxed import RelaxedRules, rules_for
-from surgicalmamba.eval.score import Json, Report, to_json
-from surgicalmamba.eval.settings import Settings
+from surgicalmamba.eval.score import Json, Report, Settings, to_json
 
 _LONGEST_PLAUSIBLE_HOURS = 8.0
 

@@ -2,22 +2,29 @@
 
 Percentages throughout, except log loss (nats), latency (seconds or rows) and over-segmentation (a ratio). nan means undefined."""
 
-from surgicalmamba.eval.averages import summarise_each_phase, summarise_phases, summarise_videos
-from surgicalmamba.eval.cells import (
+from surgicalmamba.eval.compare import Comparison, SpreadComparison, compare, compare_spread, verdict, wilcoxon
+from surgicalmamba.eval.frame import (
+    RULES,
     Cells,
+    RelaxedRules,
+    RelaxedVideo,
     accuracy,
     balanced_accuracy,
     cell_scores,
     confusion_matrices,
     confusion_matrix,
+    forgiven_rows,
     inflated_f1,
+    rules_for,
+    score_relaxed,
+    summarise_each_phase,
+    summarise_phases,
+    summarise_videos,
 )
-from surgicalmamba.eval.compare import Comparison, SpreadComparison, compare, compare_spread, verdict, wilcoxon
 from surgicalmamba.eval.pairs import VideoPair, make_pair
 from surgicalmamba.eval.probabilities import Reliability, average_precision, average_precisions, log_losses, reliability
 from surgicalmamba.eval.protocols import PROTOCOLS, score, score_runs, usual_protocol
-from surgicalmamba.eval.relaxed import RULES, RelaxedRules, RelaxedVideo, forgiven_rows, rules_for, score_relaxed
-from surgicalmamba.eval.score import Report, Score
+from surgicalmamba.eval.score import Report, Score, Settings
 from surgicalmamba.eval.segments import (
     Segments,
     Transitions,
@@ -29,7 +36,6 @@ from surgicalmamba.eval.segments import (
     overlap_f1,
     segment_pair,
 )
-from surgicalmamba.eval.settings import Settings
 
 __all__ = [
     "PROTOCOLS",

@@ -9,13 +9,327 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from surgicalmamba.errors import ConfigError, InputError
-from surgicalmamba.eval import frame_protocols, sequence_protocols
-from surgicalmamba.eval.pairs import VideoPair, make_pair
-from surgicalmamba.eval.relaxed import rules_for
-from surgicalmamba.eval.score import Report, Score
-from surgicalmamba.eval.settings import Settings
+from surgicalmamba.eval.frame import (
+    RelaxedMode,
+    Summary,
+    UndefinedRule,
+    accuracy,
+    balanced_accuracy,
+    cell_scores,
+    confusion_matrices,
+    forgiven_rows,
+    inflated_f1,
+    nan_mean,
+    nan_std,
+    rules_for,
+    score_relaxed,
+    summarise_each_phase,
+    summarise_phases,
+    summarise_videos,
+)
+from surgicalmamba.eval.pairs import FloatArray, IntArray, VideoPair, make_pair
+from surgicalmamba.eval.probabilities import average_precisions, log_losses, reliability
+from surgicalmamba.eval.score import Json, Report, Score, Settings
+from surgicalmamba.eval.segments import (
+    Transitions,
+    edit_score,
+    find_transitions,
+    near_transition,
+    overlap_counts,
+    overlap_f1,
+    segment_pair,
+)
+
+# Protocols that count rows: strict with its rules for undefined values, the paper's formula, pooled rows, and the relaxed boundary.
+
 
 Runs = list[list[VideoPair]]
+RULE_TEXT: dict[UndefinedRule, str] = {
+    "A": "A: only 0/0 is left out, a false alarm on a missing phase scores 0",
+    "B": "B: a phase is left out of a video that does not contain it",
+    "C": "C: as A, and correct silence scores 100",
+    "Z": "Z: undefined values count as 0",
+}
+
+
+def _confusions(runs: Runs, settings: Settings) -> IntArray:
+    return np.stack([confusion_matrices(videos, settings.n_phases) for videos in runs])
+
+
+def _phase_table(scores: dict[str, FloatArray], names: tuple[str, ...]) -> dict[str, dict[str, Summary]]:
+    each = {metric: summarise_each_phase(values) for metric, values in scores.items()}
+    return {name: {metric: summaries[index] for metric, summaries in each.items()} for index, name in enumerate(names)}
+
+
+def _by_run(scalars: dict[str, FloatArray], phase_scores: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Each metric per run and video, averaged over phases."""
+    return scalars | {metric: nan_mean(array, axis=2) for metric, array in phase_scores.items()}
+
+
+def _strict_score(
+    protocol: str, confusions: IntArray, runs: Runs, settings: Settings, rule: UndefinedRule, extra: dict[str, Json]
+) -> Score:
+    cells = cell_scores(confusions, rule)
+    phase_scores = {"precision": cells.precision, "recall": cells.recall, "f1": cells.f1, "jaccard": cells.jaccard}
+    macro_precision, macro_recall = nan_mean(cells.precision, axis=2), nan_mean(cells.recall, axis=2)
+    scalars = {
+        "accuracy": accuracy(confusions),
+        "balanced_accuracy": balanced_accuracy(confusions),
+        "inflated_macro_f1": inflated_f1(macro_precision, macro_recall),
+    }
+    grand = inflated_f1(nan_mean(cells.precision, axis=(1, 2)), nan_mean(cells.recall, axis=(1, 2)))
+    metrics = {name: summarise_videos(scalars[name]) for name in ("accuracy", "balanced_accuracy")}
+    metrics |= {name: summarise_phases(values) for name, values in phase_scores.items()}
+    metrics["inflated_macro_f1"] = summarise_videos(scalars["inflated_macro_f1"])
+    metrics["inflated_macro_f1_upper_bound"] = {"mean": float(nan_mean(grand)), "std_runs": float(nan_std(grand))}
+    stated = settings.describe(runs, undefined=RULE_TEXT[rule]) | extra
+    table = _phase_table(phase_scores, settings.names)
+    return Score(protocol, metrics, stated, settings.videos(runs), _by_run(scalars, phase_scores), table)
+
+
+def strict(runs: Runs, settings: Settings) -> Score:
+    extra: dict[str, Json] = {"mean_is": "over videos within each phase, then over phases"}
+    return _strict_score("strict", _confusions(runs, settings), runs, settings, "A", extra)
+
+
+def strict_b(runs: Runs, settings: Settings) -> Score:
+    extra: dict[str, Json] = {"mean_is": "over videos within each phase, then over phases"}
+    return _strict_score("strict-b", _confusions(runs, settings), runs, settings, "B", extra)
+
+
+def paper(runs: Runs, settings: Settings) -> Score:
+    """1/(PV) times the sum over videos and phases. The divisor counts every phase of every video, so a phase that is absent (or never
+    predicted, for precision) can only enter as 0; the authors' released loop does the same."""
+    extra: dict[str, Json] = {
+        "mean_is": "sum over all videos and phases / (phases x videos)",
+        "absent_phases": "score 0 in precision, recall and Jaccard, even when the prediction is right to be silent",
+    }
+    return _strict_score("paper", _confusions(runs, settings), runs, settings, "Z", extra)
+
+
+def framewise(runs: Runs, settings: Settings) -> Score:
+    """All rows of all videos pooled into one confusion matrix per run."""
+    confusions = _confusions(runs, settings)
+    pooled = confusions.sum(axis=1, keepdims=True)
+    cells = cell_scores(pooled, "A")
+    phase_scores = {"precision": cells.precision, "recall": cells.recall, "f1": cells.f1, "jaccard": cells.jaccard}
+    by_run = accuracy(pooled)
+    metrics: dict[str, Summary] = {"accuracy": {"mean": float(nan_mean(by_run)), "std_runs": float(nan_std(by_run[:, 0]))}}
+    for name, values in phase_scores.items():
+        full = summarise_phases(values)
+        metrics[name] = {key: full[key] for key in ("mean", "std_phases", "std_runs")}
+    metrics["accuracy_by_video"] = summarise_videos(accuracy(confusions))
+    each = {metric: summarise_each_phase(values) for metric, values in phase_scores.items()}
+    kept = ("mean", "std_runs")
+    table = {
+        name: {metric: {key: summaries[index][key] for key in kept} for metric, summaries in each.items()}
+        for index, name in enumerate(settings.names)
+    }
+    stated = settings.describe(runs, undefined=RULE_TEXT["A"])
+    stated["mean_is"] = "rows of all videos pooled, then over phases; accuracy_by_video is the mean over videos"
+    return Score("framewise", metrics, stated, settings.videos(runs), {"accuracy": accuracy(confusions)}, table)
+
+
+def _relaxed(runs: Runs, settings: Settings, mode: RelaxedMode) -> Score:
+    rules = settings.require_rules(f"relaxed-{mode}")
+    window = settings.window_rows
+    scored = [[score_relaxed(v.truth, v.predicted, mode, window, settings.n_phases, rules) for v in videos] for videos in runs]
+    phase_scores = {
+        "precision": np.array([[video.precision for video in videos] for videos in scored]),
+        "recall": np.array([[video.recall for video in videos] for videos in scored]),
+        "jaccard": np.array([[video.jaccard for video in videos] for videos in scored]),
+    }
+    scalars = {"accuracy": np.array([[video.accuracy for video in videos] for videos in scored])}
+    metrics = {"accuracy": summarise_videos(scalars["accuracy"])} | {m: summarise_phases(v) for m, v in phase_scores.items()}
+    stated = settings.describe(runs, undefined="a phase is left out of a video that does not contain it", relaxed=True)
+    stated["mean_is"] = "over videos within each phase, then over phases; values above 100 are cut to 100 per phase and video"
+    warnings = ["a forgiven row counts for two phases: precision, recall and Jaccard are no proportions"]
+    if mode == "published":
+        warnings.append("reproduces the defect of the published script: late changes are forgiven, early ones hardly ever")
+        warnings += _follow_script(metrics, phase_scores, settings)
+        unlabelled = sum(int((~video.labelled).sum()) for video in runs[0])
+        if unlabelled:
+            warnings.append(f"{unlabelled} rows without annotation count as right, as in the published script")
+    table = _phase_table(phase_scores, settings.names)
+    values = _by_run(scalars, phase_scores)
+    return Score(f"relaxed-{mode}", metrics, stated, settings.videos(runs), values, table, tuple(warnings))
+
+
+def _follow_script(metrics: dict[str, Summary], phase_scores: dict[str, FloatArray], settings: Settings) -> list[str]:
+    """The script's mean of Jaccard and recall over phases is undefined as soon as a phase occurs in no video. Say so and keep the mean of
+    the defined phases beside it."""
+    empty = np.isnan(nan_mean(phase_scores["jaccard"], axis=(0, 1)))
+    if not empty.any():
+        return []
+    for metric in ("recall", "jaccard"):
+        metrics[metric] = {"mean": float("nan"), "mean_defined_phases": metrics[metric]["mean"]} | {
+            key: value for key, value in metrics[metric].items() if key != "mean"
+        }
+        metrics[metric]["std_phases"] = float("nan")
+    names = ", ".join(name for name, is_empty in zip(settings.names, empty, strict=True) if is_empty)
+    return [f"mean recall and Jaccard are undefined, as in the script, because no video contains {names}; see mean_defined_phases"]
+
+
+def relaxed_published(runs: Runs, settings: Settings) -> Score:
+    return _relaxed(runs, settings, "published")
+
+
+def relaxed_repaired(runs: Runs, settings: Settings) -> Score:
+    return _relaxed(runs, settings, "repaired")
+
+
+def relaxed_symmetric(runs: Runs, settings: Settings) -> Score:
+    """Forgiven rows are rewritten to the annotated phase, then scored strictly: all scores stay proportions and no order of phases is
+    assumed."""
+    confusions = []
+    for videos in runs:
+        rewritten = []
+        for video in videos:
+            right = forgiven_rows(video.truth, video.predicted, "symmetric", settings.window_rows, settings.n_phases, None)
+            rewritten.append(VideoPair(video.name, video.truth, np.where(right, video.truth, video.predicted)))
+        confusions.append(confusion_matrices(rewritten, settings.n_phases))
+    extra: dict[str, Json] = {
+        "window_s": settings.window_s,
+        "rules": "none: either neighbouring annotated phase",
+        "mean_is": "over videos within each phase, then over phases; a forgiven row counts as the annotated phase",
+    }
+    return _strict_score("relaxed-symmetric", np.stack(confusions), runs, settings, "A", extra)
+
+
+# Protocols that look at segments, transitions and probabilities.
+
+
+OVERLAPS = (10, 25, 50)
+
+
+def segmental(runs: Runs, settings: Settings) -> Score:
+    """Edit score, F1@10/25/50, over-segmentation, and how late transitions are noticed."""
+    per_video: dict[str, list[list[float]]] = {name: [] for name in ("edit", *(f"f1_{k}" for k in OVERLAPS), "over_segmentation")}
+    totals = np.zeros((len(runs), len(OVERLAPS), 3), dtype=np.int64)
+    delays: list[list[Transitions]] = []
+    for index, videos in enumerate(runs):
+        pairs = [segment_pair(video.truth, video.predicted) for video in videos]
+        per_video["edit"].append([edit_score(*pair) for pair in pairs])
+        per_video["over_segmentation"].append([len(predicted) / len(truth) for truth, predicted in pairs])
+        for position, overlap in enumerate(OVERLAPS):
+            counts = [overlap_counts(*pair, overlap / 100) for pair in pairs]
+            totals[index, position] = np.sum(counts, axis=0)
+            per_video[f"f1_{overlap}"].append([overlap_f1(*count) for count in counts])
+        delays.append([find_transitions(*pair) for pair in pairs])
+    scalars = {name: np.array(values) for name, values in per_video.items()}
+    metrics = {name: summarise_videos(values) for name, values in scalars.items()}
+    for position, overlap in enumerate(OVERLAPS):
+        pooled = [overlap_f1(*counts) for counts in totals[:, position].tolist()]
+        metrics[f"f1_{overlap}"]["pooled"] = float(np.mean(pooled))
+    metrics["latency_s"] = _summarise_delays([item for items in delays for item in items], settings.fps)
+    stated = settings.describe(runs)
+    stated["mean_is"] = "over videos; pooled: segments of all videos counted together; latency over all transitions that were noticed"
+    details: dict[str, Json] = {"transitions": _list_transitions(runs, delays, settings)}
+    table = _delays_by_phase(delays, settings)
+    return Score("segmental", metrics, stated, settings.videos(runs), scalars, table, details=details)
+
+
+def _list_transitions(runs: Runs, delays: list[list[Transitions]], settings: Settings) -> list[Json]:
+    """Every annotated change of phase with its signed delay; a missed one has none."""
+    return [
+        {
+            "run": run,
+            "video": video.name,
+            "row": row,
+            "from": settings.names[before],
+            "to": settings.names[after],
+            "delay_s": None if delay != delay else delay / settings.fps,
+        }
+        for run, (videos, found) in enumerate(zip(runs, delays, strict=True))
+        for video, item in zip(videos, found, strict=True)
+        for row, before, after, delay in zip(
+            item.row.tolist(), item.before.tolist(), item.after.tolist(), item.delay_rows.tolist(), strict=True
+        )
+    ]
+
+
+def _summarise_delays(transitions: list[Transitions], fps: float) -> Summary:
+    seconds = np.concatenate([item.delay_rows for item in transitions]) / fps
+    noticed = np.sort(seconds[~np.isnan(seconds)])
+    middle = noticed[(len(noticed) - 1) // 2 : len(noticed) // 2 + 1]  # np.median would import masked arrays, a tenth of the whole command
+    return {
+        "mean": float(nan_mean(noticed)),
+        "median": float(nan_mean(middle)),
+        "mean_absolute": float(nan_mean(np.abs(noticed))),
+        "transitions": len(seconds),
+        "missed": len(seconds) - len(noticed),
+        "early": int((noticed < 0).sum()),
+        "late": int((noticed > 0).sum()),
+    }
+
+
+def _delays_by_phase(delays: list[list[Transitions]], settings: Settings) -> dict[str, dict[str, Summary]]:
+    """Latency of the transitions into each phase."""
+    table = {}
+    for phase, name in enumerate(settings.names):
+        into = [
+            Transitions(t.row[t.after == phase], t.before[t.after == phase], t.after[t.after == phase], t.delay_rows[t.after == phase])
+            for videos in delays
+            for t in videos
+        ]
+        table[name] = {"latency_s": _summarise_delays(into, settings.fps)}
+    return table
+
+
+def _probabilities(video: VideoPair) -> FloatArray:
+    if video.probabilities is None:
+        raise InputError(f"{video.name} has no probabilities: use prediction files with columns p_0, p_1, ..., or another protocol.")
+    return video.probabilities
+
+
+def _pool(videos: list[VideoPair]) -> tuple[FloatArray, IntArray]:
+    return np.concatenate([_probabilities(video) for video in videos]), np.concatenate([video.truth for video in videos])
+
+
+def mean_average_precision(runs: Runs, settings: Settings) -> Score:
+    """Average precision of each phase against the rest: rows of all videos pooled (GraSP's official mAP), and per video."""
+    pooled = np.array([[average_precisions(*_pool(videos))] for videos in runs])
+    by_video = np.array([[average_precisions(_probabilities(video), video.truth) for video in videos] for videos in runs])
+    by_run = nan_mean(pooled[:, 0], axis=1)
+    per_video = nan_mean(by_video, axis=2)
+    metrics = {
+        "map": {"mean": float(nan_mean(by_run)), "std_runs": float(nan_std(by_run))},
+        "map_by_video": summarise_videos(per_video),
+    }
+    pooled_phases, video_phases = summarise_each_phase(pooled), summarise_each_phase(by_video)
+    table: dict[str, dict[str, Summary]] = {
+        name: {
+            "average_precision": {key: pooled_phases[index][key] for key in ("mean", "std_runs")},
+            "average_precision_by_video": video_phases[index],
+        }
+        for index, name in enumerate(settings.names)
+    }
+    stated = settings.describe(runs, undefined="a phase without annotated rows is left out")
+    stated["mean_is"] = "map: rows of all videos pooled, then over phases; map_by_video: over phases within a video, then over videos"
+    return Score("map", metrics, stated, settings.videos(runs), {"map_by_video": per_video}, table)
+
+
+def calibration(runs: Runs, settings: Settings) -> Score:
+    """Log loss and expected calibration error, over all rows and near annotated transitions."""
+    losses = np.array([[log_losses(_probabilities(video), video.truth).mean() for video in videos] for videos in runs])
+    metrics: dict[str, Summary] = {}
+    pooled_loss = np.array([log_losses(*_pool(videos)).mean() for videos in runs])
+    metrics["log_loss"] = {"mean": float(pooled_loss.mean()), "std_runs": float(nan_std(pooled_loss))}
+    metrics["log_loss_by_video"] = summarise_videos(losses)
+    overall, near, rows = [], [], 0
+    for videos in runs:
+        probabilities, truth = _pool(videos)
+        overall.append(reliability(probabilities, truth, settings.n_bins).expected_calibration_error)
+        close = np.concatenate([near_transition(video.truth, settings.window_rows) for video in videos])
+        rows = int(close.sum())
+        near.append(reliability(probabilities, np.where(close, truth, -1), settings.n_bins).expected_calibration_error)
+    for name, values in (("calibration_error", overall), ("calibration_error_near_transitions", near)):
+        metrics[name] = {"mean": float(nan_mean(np.array(values))), "std_runs": float(nan_std(np.array(values)))}
+    metrics["calibration_error_near_transitions"]["rows"] = rows
+    stated = settings.describe(runs)
+    stated |= {"window_s": settings.window_s, "bins": settings.n_bins}
+    stated["mean_is"] = "rows of all videos pooled; log loss in nats; calibration error of the highest probability in percentage points"
+    return Score("calibration", metrics, stated, settings.videos(runs), {"log_loss": losses})
 
 
 @dataclass(frozen=True)
@@ -32,18 +346,18 @@ class Protocol:
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
-        Protocol("strict", "per phase and video, only 0/0 left out (rule A)", frame_protocols.strict),
-        Protocol("strict-b", "per phase and video, phases missing from a video left out (rule B)", frame_protocols.strict_b),
-        Protocol("paper", "the formula of the paper's appendix: absent phases score 0 (rule Z)", frame_protocols.paper),
-        Protocol("framewise", "rows of all videos pooled", frame_protocols.framewise),
+        Protocol("strict", "per phase and video, only 0/0 left out (rule A)", strict),
+        Protocol("strict-b", "per phase and video, phases missing from a video left out (rule B)", strict_b),
+        Protocol("paper", "the formula of the paper's appendix: absent phases score 0 (rule Z)", paper),
+        Protocol("framewise", "rows of all videos pooled", framewise),
         Protocol(
-            "relaxed-published", "10 s boundary as the field's script computes it", frame_protocols.relaxed_published, needs_rules=True
+            "relaxed-published", "10 s boundary as the field's script computes it", relaxed_published, needs_rules=True
         ),
-        Protocol("relaxed-repaired", "10 s boundary with the script's defect repaired", frame_protocols.relaxed_repaired, needs_rules=True),
-        Protocol("relaxed-symmetric", "10 s boundary without any order of phases", frame_protocols.relaxed_symmetric),
-        Protocol("segmental", "edit score, F1@10/25/50, over-segmentation, transition latency", sequence_protocols.segmental),
-        Protocol("map", "average precision, pooled and per video", sequence_protocols.mean_average_precision, needs_probabilities=True),
-        Protocol("calibration", "log loss and calibration error", sequence_protocols.calibration, needs_probabilities=True),
+        Protocol("relaxed-repaired", "10 s boundary with the script's defect repaired", relaxed_repaired, needs_rules=True),
+        Protocol("relaxed-symmetric", "10 s boundary without any order of phases", relaxed_symmetric),
+        Protocol("segmental", "edit score, F1@10/25/50, over-segmentation, transition latency", segmental),
+        Protocol("map", "average precision, pooled and per video", mean_average_precision, needs_probabilities=True),
+        Protocol("calibration", "log loss and calibration error", calibration, needs_probabilities=True),
     )
 }
 
@@ -186,3 +500,4 @@ def _videos(values: ArrayLike, what: str) -> list[ArrayLike]:
     if not isinstance(values, Iterable):
         raise InputError(f"{what} are no sequence.")
     return list(values)
+

@@ -9,6 +9,9 @@ import numpy as np
 
 from surgicalmamba.eval.pairs import FloatArray, IntArray
 
+BURST_REACH = 3.0
+"""Deviations from its peak at which a burst of the intensity at a boundary counts as over: 0.011 of its height is left."""
+
 
 @dataclass(frozen=True, eq=False)
 class Segments:

@@ -1,20 +1,431 @@
 """SurgicalMamba: backbone, projector, K dual-path blocks, output head. One call serves clips, whole videos and single frames."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surgicalmamba.config import ModelConfig
+from surgicalmamba.config import HeadConfig, IntensityConfig, ModelConfig, PathConfig, RotationConfig, default_dt_rank
 from surgicalmamba.core.chunks import chunk_segments
-from surgicalmamba.core.state import Group, ModelState
-from surgicalmamba.model.dual_path import DualPathBlock
-from surgicalmamba.model.head import PhaseHead
-from surgicalmamba.model.layout import empty_state, rotation_grids
-from surgicalmamba.model.path import SSMPath
+from surgicalmamba.core.rotation import Form, Solve, coordinate_pairs, faster_form, regram, turn_pairs, unit_columns
+from surgicalmamba.core.ssd import full, full_dtype, in_full_precision, running_means, scan, warp_step
+from surgicalmamba.core.state import BlockState, Group, ModelState, PathState
 from surgicalmamba.model.recognizer import Output, Recognizer
+
+# Causal depthwise convolution over frames, with the last inputs carried from call to call.
+
+
+class CausalConv(nn.Module):
+    """y_t = bias + sum_k weight[:, k] x_{t - d_conv + 1 + k}, for any number of frames per call.
+
+    The tail holds the last d_conv - 1 inputs, zeros before the first frame, so cutting a sequence changes nothing
+    (appendix Implementation, cross-clip carry)."""
+
+    def __init__(self, width: int, d_conv: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(d_conv)
+        self.weight = nn.Parameter(torch.empty(width, d_conv).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(width).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+        """x (b, l, d), tail (b, d_conv - 1, d) -> y (b, l, d) and the new tail."""
+        length = x.shape[1]
+        seen = torch.cat([tail.to(x.dtype), x], dim=1)
+        y = self.bias.to(x.dtype)
+        for k, tap in enumerate(self.weight.to(x.dtype).unbind(1)):
+            y = y + tap * seen[:, k : k + length]
+        return y, seen[:, length:].to(tail.dtype)
+
+
+# The intensity network: reads a phase boundary from the convolved frame feature, eq. (lambda), and from running means of it.
+
+
+class IntensityNet(nn.Module):
+    """One logit per frame; its sigmoid is the intensity. The input is detached: the transition loss trains this network alone.
+
+    A boundary is a change, and a single frame does not show one. With `memory` the network also sees running means of its input."""
+
+    def __init__(self, d_inner: int, config: IntensityConfig) -> None:
+        super().__init__()
+        hidden = max(config.d_hidden_min, d_inner // config.reduction)
+        self.up = nn.Linear(d_inner * (1 + len(config.memory)), hidden)
+        self.out = nn.Linear(hidden, 1)
+        self.frames: Tensor
+        self.register_buffer("frames", torch.tensor(config.memory, dtype=torch.float32), persistent=False)
+        nn.init.constant_(self.out.bias, math.log(config.intensity_init / (1 - config.intensity_init)))
+
+    def forward(self, x: Tensor, means: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """x (b, l, d_inner), means (b, s, d_inner) before its first frame -> logits (b, l) and the means after its last."""
+        seen = x.detach()
+        if means is not None:
+            past, means = running_means(seen, self.frames, means)
+            seen = torch.cat([seen, past.flatten(-2).to(seen.dtype)], dim=-1)
+        hidden = nn.functional.silu(self.up(seen))
+        return self.out(hidden)[..., 0], means
+
+
+# From a chunk's summary to the rotation of the carried state: per-head networks for planes and angles.
+
+
+class PerHeadMLP(nn.Module):
+    """A two-layer SiLU network with its own weights for every head, evaluated for all heads at once.
+
+    Weights are stored (head, in, out): a product with one row per head then reads them in order. They start as in the release: Xavier's
+    normal with gain 1, then 2, so that the output depends on the input from the first update; hidden biases are zero."""
+
+    def __init__(self, n_heads: int, d_in: int, d_hidden: int, bias: Tensor) -> None:
+        super().__init__()
+        self.w1 = nn.Parameter(_xavier(n_heads, d_in, d_hidden, gain=1.0))
+        self.b1 = nn.Parameter(torch.zeros(n_heads, d_hidden))
+        self.w2 = nn.Parameter(_xavier(n_heads, d_hidden, bias.shape[1], gain=2.0))
+        self.b2 = nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (b, h, d_in) -> (b, h, d_out)."""
+        rows = x.transpose(0, 1)  # (h, b, d_in)
+        hidden = F.silu(torch.baddbmm(self.b1[:, None], rows, self.w1))
+        return torch.baddbmm(self.b2[:, None], hidden, self.w2).transpose(0, 1)
+
+
+class PerHeadConstant(nn.Module):
+    """A learned vector for every head, whatever comes in: the control whose rotation does not depend on content."""
+
+    def __init__(self, bias: Tensor) -> None:
+        super().__init__()
+        self.b2 = nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (b, h, d_in) -> (b, h, d_out)."""
+        return self.b2.expand(x.shape[0], -1, -1)
+
+
+def _xavier(n_heads: int, d_in: int, d_out: int, gain: float) -> Tensor:
+    return torch.randn(n_heads, d_in, d_out) * gain * math.sqrt(2 / (d_in + d_out))
+
+
+def _plane_bias(n_heads: int, size: int) -> Tensor:
+    """U's and V's biases (h, 2 * size), entries of about 0.5: vectors of different heads are orthogonal as far as there is room."""
+    halves = [nn.init.orthogonal_(torch.empty(size, n_heads)) for _ in range(2)]
+    columns = torch.cat([F.normalize(half, dim=0) for half in halves])
+    return (0.5 * math.sqrt(size) * columns.T).contiguous()
+
+
+class Rotator(nn.Module):
+    """Turns a carried state by an amount the chunk that just ended decides, eqs. (phi), (uvtheta), (skew), (cayley)."""
+
+    def __init__(self, n_heads: int, d_head: int, d_state: int, config: RotationConfig) -> None:
+        super().__init__()
+        self.rank = config.rank
+        self.d_state = d_state
+        self.form: Form = faster_form(d_state, config.rank) if config.form == "auto" else config.form
+        angle_bias = torch.full((n_heads, config.rank), math.log(math.expm1(config.start_angle)))
+        plane_bias = _plane_bias(n_heads, d_state * config.rank)
+        self.planes: nn.Module | None
+        self.angles: nn.Module
+        if config.kind == "constant":
+            self.planes, self.angles = PerHeadConstant(plane_bias), PerHeadConstant(angle_bias)
+        else:
+            self.planes = None if config.kind == "pairs" else PerHeadMLP(n_heads, d_head, config.d_hidden, plane_bias)
+            self.angles = PerHeadMLP(n_heads, d_head, config.d_hidden, angle_bias)
+
+    @in_full_precision
+    def factors(self, summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Planes U, V (b, h, n, r) with unit columns and angles theta (b, h, r) of a chunk's mean output (b, h, p)."""
+        phi = F.layer_norm(summary, summary.shape[-1:])
+        theta = F.softplus(self.angles(phi))
+        if self.planes is None:
+            U, V = coordinate_pairs(self.d_state, self.rank, phi).expand(2, *phi.shape[:2], -1, -1)
+            return U, V, theta
+        U, V = self.planes(phi).unflatten(-1, (2, self.d_state, self.rank)).unbind(2)
+        return unit_columns(U), unit_columns(V), theta
+
+    def forward(self, state: Tensor, summary: Tensor) -> Tensor:
+        """state (b, h, p, n) and the chunk's mean output (b, h, p) -> the rotated state."""
+        (rotated,) = rotate_together([self], [state], [summary])
+        return rotated
+
+
+def rotate_together(
+    rotators: Sequence[Rotator], states: Sequence[Tensor], summaries: Sequence[Tensor], solve: Solve = torch.linalg.solve
+) -> list[Tensor]:
+    """Rotate the states of paths of one size, each by its own rotator. Heads are independent, so all are solved at once."""
+    factors = [rotator.factors(summary) for rotator, summary in zip(rotators, summaries, strict=True)]
+    if len(rotators) == 1:
+        return [regram(states[0], *factors[0], rotators[0].form, solve)]
+    U, V, theta = (torch.cat(parts, dim=1) for parts in zip(*factors, strict=True))
+    rotated = regram(torch.cat(list(states), dim=1), U, V, theta, rotators[0].form, solve)
+    return list(rotated.split([state.shape[1] for state in states], dim=1))
+
+
+# What follows from a configuration alone, without weights: sizes of the memory, and where groups of paths end their chunks.
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where a group of paths ends its chunks, as `core.chunks.closes_after` takes it. `clip_len` None: counted over the procedure."""
+
+    chunk_len: int
+    clip_len: int | None
+
+
+def rotation_grids(config: ModelConfig) -> dict[Group, Grid]:
+    """The groups of paths that rotate, and where."""
+    fast, head = config.block.fast, config.head.path
+    grids: dict[Group, Grid] = {}
+    if config.block.slow.rotation is not None:
+        grids["slow"] = Grid(config.block.slow.chunk_len, None)
+    if fast is not None and fast.rotation is not None:
+        grids["fast"] = Grid(fast.chunk_len, config.clip_len)
+    if head.rotation is not None:
+        grids["head"] = Grid(head.chunk_len, config.clip_len)
+    return grids
+
+
+def empty_state(config: ModelConfig, n_lanes: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> ModelState:
+    """The memory before the first frame of `n_lanes` procedures: zeros, in full precision whatever the weights are."""
+
+    def path(of: PathConfig) -> PathState:
+        return empty_path_state(of.expand * config.d_model, of, n_lanes, dtype, device)
+
+    slow, fast = config.block.slow, config.block.fast
+    blocks = tuple(BlockState(path(slow), None if fast is None else path(fast)) for _ in range(config.n_blocks))
+    return ModelState(frame_index=(0,) * n_lanes, blocks=blocks, head=path(config.head.path))
+
+
+def empty_path_state(d_inner: int, config: PathConfig, n_lanes: int, dtype: torch.dtype, device: torch.device | str) -> PathState:
+    """The memory of one path."""
+    n_heads = d_inner // config.d_head
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(n_lanes, *shape, dtype=full_dtype(dtype), device=device)
+
+    chunk_sum = None if config.rotation is None else zeros(n_heads, config.d_head)
+    angle = zeros(n_heads, config.n_rotary_pairs) if config.rotary else None
+    scales = 0 if config.intensity is None else len(config.intensity.memory)
+    means = zeros(scales, d_inner) if scales else None
+    return PathState(zeros(n_heads, config.d_head, config.d_state), zeros(config.d_conv - 1, d_inner), chunk_sum, angle, means)
+
+
+# SSMPath: project, convolve, scan, rotate. Slow path, fast path and head are three instances of it.
+
+
+@dataclass(frozen=True)
+class PathOutput:
+    """What a path gives for a call: its output with skip and without gate, and what else it emits."""
+
+    y: Tensor  # (b, l, d_inner)
+    gate: Tensor | None  # (b, l, d_inner)
+    intensity_logit: Tensor | None  # (b, l)
+    state: PathState
+
+
+class SSMPath(nn.Module):
+    """One selective state-space path over frames, for any number of frames per call.
+
+    Step, B and C come from the convolved input, joined with `condition` where the path has one. `clip_len` is given to a path
+    that starts anew every clip; whoever calls empties its state there."""
+
+    def __init__(self, d_model: int, config: PathConfig, clip_len: int | None, conditioned: bool, emits_gate: bool) -> None:
+        super().__init__()
+        self.config, self.clip_len, self.emits_gate = config, clip_len, emits_gate
+        self.d_inner = d_inner = config.expand * d_model
+        self.n_heads = n_heads = d_inner // config.d_head
+        self.dt_rank = config.dt_rank or default_dt_rank(d_model)
+        self.in_proj = nn.Linear(d_model, (2 if emits_gate else 1) * d_inner, bias=False)  # [x, gate]
+        self.conv = CausalConv(d_inner, config.d_conv)
+        self.select_proj = nn.Linear((2 if conditioned else 1) * d_inner, self.dt_rank + 2 * n_heads * config.d_state, bias=False)
+        self.dt_proj = nn.Linear(self.dt_rank, n_heads)
+        self.A_log = nn.Parameter(torch.empty(n_heads).uniform_(config.a_min, config.a_max).log())
+        self.D = nn.Parameter(torch.ones(n_heads))
+        self.intensity = None if config.intensity is None else IntensityNet(d_inner, config.intensity)
+        self.rotator = None if config.rotation is None else Rotator(n_heads, config.d_head, config.d_state, config.rotation)
+        self.turn_proj = nn.Linear(d_inner, config.n_rotary_pairs, bias=False) if config.rotary else None
+        self._init_step()
+
+    def _init_step(self) -> None:
+        """Steps log-uniform between dt_min and dt_max, as in Mamba: heads begin with memories of different lengths."""
+        low, high = math.log(self.config.dt_min), math.log(self.config.dt_max)
+        dt = torch.empty(self.n_heads).uniform_(low, high).exp()
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(torch.log(torch.expm1(dt)) + self.config.dt_shift)  # softplus(bias) = dt when the shift is 0
+            nn.init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
+
+    def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> PathState:
+        """The memory before the first frame: zeros, in full precision whatever the weights are."""
+        return empty_path_state(self.d_inner, self.config, n_lanes, dtype, device)
+
+    def forward(self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None) -> PathOutput:
+        """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""
+        x, gate, tail = self._convolve(u, state)
+        dt, B, C, intensity_logit, means = self._select(x, condition, state)
+        state = replace(state, conv_tail=tail, means=means)
+        if self.turn_proj is not None:
+            B, C, state = self._turn(x, dt, B, C, state)
+        y, state = self._scan(full(x).unflatten(-1, (self.n_heads, -1)), dt, B, C, state, frame_index)
+        return PathOutput(y.flatten(-2), gate, intensity_logit, state)
+
+    def decay(self, u: Tensor, state: PathState, condition: Tensor | None = None) -> Tensor:
+        """What every frame of such a call leaves of the carried state, exp(dt A) with the intensity in dt: (b, l, h)."""
+        x, _, _ = self._convolve(u, state)
+        dt, _, _, _, _ = self._select(x, condition, state)
+        return torch.exp(dt * self._decay_rate())
+
+    def _decay_rate(self) -> Tensor:
+        """A (h), negative."""
+        return -torch.exp(full(self.A_log))
+
+    def _convolve(self, u: Tensor, state: PathState) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The convolved input (b, l, d_inner), the gate where the path emits one, and the convolution's new tail."""
+        projected = self.in_proj(u)
+        x, gate = projected.chunk(2, dim=-1) if self.emits_gate else (projected, None)
+        x, tail = self.conv(x, state.conv_tail)
+        return F.silu(x), gate, tail
+
+    def _select(
+        self, x: Tensor, condition: Tensor | None, state: PathState
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """What the recurrence does with each frame: step (b, l, h), write B and read C (b, l, h, n); the intensity logit and what it
+        remembers after the call."""
+        heads = (self.n_heads, self.config.d_state)
+        width = self.n_heads * self.config.d_state
+        selected = self.select_proj(x if condition is None else torch.cat([x, condition.to(x.dtype)], dim=-1))
+        dt_low, B, C = selected.split([self.dt_rank, width, width], dim=-1)
+        dt = F.softplus(full(F.linear(dt_low, self.dt_proj.weight)) + full(self.dt_proj.bias))
+        intensity_logit, means = None, state.means
+        if self.intensity is not None:
+            intensity_logit, means = self.intensity(x, state.means)
+            intensity_logit = full(intensity_logit)
+            dt = warp_step(dt, torch.sigmoid(intensity_logit))
+        return dt, full(B).unflatten(-1, heads), full(C).unflatten(-1, heads), intensity_logit, means
+
+    def _turn(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState) -> tuple[Tensor, Tensor, PathState]:
+        """B and C (b, l, h, n) turned by the angles accumulated so far, tanh(W x) pi dt per frame; and the state with the last angles."""
+        assert self.turn_proj is not None and state.angle is not None
+        rate = math.pi * torch.tanh(full(self.turn_proj(x)))  # (b, l, pairs)
+        angle = state.angle[:, None] + (dt[..., None] * rate[:, :, None]).cumsum(1)  # (b, l, h, pairs)
+        last = torch.remainder(angle[:, -1], 2 * math.pi)  # a procedure lasts long: the angle stays small, its sine exact
+        return turn_pairs(B, angle), turn_pairs(C, angle), replace(state, angle=last)
+
+    def _scan(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
+        """The SSD scan from boundary to boundary, closing chunks in between. y (b, l, h, p) includes the skip D x."""
+        A = self._decay_rate()
+        skip = full(self.D)[:, None] * x
+        chunk_len = None if self.rotator is None else self.config.chunk_len
+        outputs = []
+        segments = chunk_segments(x.shape[1], frame_index, chunk_len, self.clip_len)
+        lengths = [segment.stop - segment.start for segment in segments]
+        parts = (whole.split(lengths, dim=1) for whole in (x, dt, B, C, skip))  # one split has a cheaper gradient than many slices
+        for segment, x_, dt_, B_, C_, skip_ in zip(segments, *parts, strict=True):
+            y, ssm = scan(x_, dt_, A, B_, C_, state.ssm)
+            y = y + skip_
+            chunk_sum = None if state.chunk_sum is None else state.chunk_sum + y.sum(1)
+            state = replace(state, ssm=ssm, chunk_sum=chunk_sum)
+            if segment.closing:
+                state = self.close_chunk(state, segment.closing)
+            outputs.append(y)
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), state
+
+    def close_chunk(self, state: PathState, lanes: Sequence[int]) -> PathState:
+        """End the open chunk of these lanes: rotate what is carried on, and begin a new summary."""
+        if len(lanes) == state.ssm.shape[0]:
+            return close_chunks([self], [state])[0]
+        return state.put(lanes, close_chunks([self], [state.select(lanes)])[0])
+
+
+def close_chunks(paths: Sequence[SSMPath], states: Sequence[PathState], solve: Solve = torch.linalg.solve) -> list[PathState]:
+    """End the open chunk of every lane in paths of one size: rotate what is carried on, and begin new summaries."""
+    rotators, sums = [], []
+    for path, state in zip(paths, states, strict=True):
+        assert path.rotator is not None and state.chunk_sum is not None
+        rotators.append(path.rotator)
+        sums.append(state.chunk_sum)
+    means = [total / path.config.chunk_len for path, total in zip(paths, sums, strict=True)]
+    rotated = rotate_together(rotators, [state.ssm for state in states], means, solve)
+    new = zip(states, rotated, sums, strict=True)
+    return [replace(state, ssm=ssm, chunk_sum=torch.zeros_like(total)) for state, ssm, total in new]
+
+
+# The dual-path block: a slow path, a fast path conditioned on it, gated fusion, and a feed-forward layer.
+#
+# Without a fast path it is a single-path block: the paper's controls, and the block inside the output head.
+
+
+class FeedForward(nn.Module):
+    """Linear, exact GELU, Linear."""
+
+    def __init__(self, d_model: int, ratio: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(d_model, ratio * d_model)
+        self.fc2 = nn.Linear(ratio * d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class DualPathBlock(nn.Module):
+    """x + Linear(RMSNorm((y_slow + y_fast) SiLU(gate))), then x + FFN(x), each behind a LayerNorm (appendix Implementation, fusion).
+
+    The fast input projection emits the gate; in a single-path block the one path does. With two paths each has a learned
+    scale per channel, which the release has and which starts at one. Without `ffn_ratio` the feed-forward layer is left out.
+    In training `dropout` falls on what each of the two branches adds to x."""
+
+    def __init__(
+        self,
+        d_model: int,
+        slow: PathConfig,
+        fast: PathConfig | None,
+        ffn_ratio: int | None,
+        clip_len: int,
+        slow_carries: bool,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(d_model)
+        self.slow = SSMPath(d_model, slow, None if slow_carries else clip_len, conditioned=False, emits_gate=fast is None)
+        self.fast = None if fast is None else SSMPath(d_model, fast, clip_len, conditioned=True, emits_gate=True)
+        d_inner = self.slow.d_inner
+        self.slow_scale = None if fast is None else nn.Parameter(torch.ones(d_inner))
+        self.fast_scale = None if fast is None else nn.Parameter(torch.ones(d_inner))
+        self.out_norm = nn.RMSNorm(d_inner, eps=1e-5)
+        self.out_proj = nn.Linear(d_inner, d_model, bias=False)
+        self.ffn_norm = None if ffn_ratio is None else nn.LayerNorm(d_model)
+        self.ffn = None if ffn_ratio is None else FeedForward(d_model, ffn_ratio)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, state: BlockState, frame_index: Sequence[int]) -> tuple[Tensor, Tensor | None, BlockState]:
+        """x (b, l, d_model) -> the same shape, the slow path's intensity logit (b, l) or None, and the new state."""
+        u = self.norm(x)
+        slow = self.slow(u, state.slow, frame_index)
+        y, gate, fast_state = slow.y, slow.gate, None
+        if self.fast is not None:
+            fast = self.fast(u, state.fast, frame_index, condition=slow.y)
+            y, gate, fast_state = self.slow_scale * slow.y + self.fast_scale * fast.y, fast.gate, fast.state
+        x = x + self.dropout(self.out_proj(self.out_norm(y * F.silu(gate)).to(x.dtype)))
+        if self.ffn is not None and self.ffn_norm is not None:
+            x = x + self.dropout(self.ffn(self.ffn_norm(x)))
+        return x, slow.intensity_logit, BlockState(slow.state, fast_state)
+
+
+# The output head: a single-path block that starts anew every clip, and the classifier (section 3.6).
+
+
+class PhaseHead(nn.Module):
+    """Mirrors the slow path without cross-clip carry and without intensity, then maps to phase logits."""
+
+    def __init__(self, d_model: int, n_phases: int, config: HeadConfig, clip_len: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.block = DualPathBlock(d_model, config.path, None, config.ffn_ratio, clip_len, slow_carries=False, dropout=dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(d_model, n_phases)
+
+    def forward(self, x: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
+        """x (b, l, d_model) -> logits (b, l, k) and the new state."""
+        x, _, block_state = self.block(self.dropout(x), BlockState(state, None), frame_index)
+        return self.classifier(x), block_state.slow
 
 
 class SurgicalMamba(Recognizer[ModelState]):
@@ -85,3 +496,4 @@ class SurgicalMamba(Recognizer[ModelState]):
             "head": (self.head.block.slow,),
         }
         return {name: groups[name] for name in rotation_grids(self.config)}
+

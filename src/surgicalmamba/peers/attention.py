@@ -1,9 +1,11 @@
 """Transformer layers over frames whose past is kept as keys and values, for any number of frames per call.
 
-Which of the past a frame may see is the caller's choice (peers/windows.py): the last frames, or all of them. Each frame is projected
+Which of the past a frame may see is the caller's choice (peers/attention.py): the last frames, or all of them. Each frame is projected
 once, when it comes; that is what makes one pass over a clip and a step per frame the same function."""
 
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +13,159 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
-from surgicalmamba.core.precision import full
-from surgicalmamba.peers.caches import append, with_room
+from surgicalmamba.core.ssd import full
+from surgicalmamba.core.state import TensorRecord
+
+# The last W frames of every frame, for any number of frames per call: what networks that look back through a window carry along.
+
+
+def join_window(tail: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The tail (b, w, d) and the frames x (b, l, d) after it in one line (b, w + l, d), and the tail for the next call."""
+    line = torch.cat([tail.to(x.dtype), x], dim=1)
+    return line, line[:, x.shape[1] :].to(tail.dtype)
+
+
+def windows(x: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+    """x (b, l, d) after tail (b, W - 1, d) -> for every frame its window (b, l, W, d), oldest first, and the new tail.
+
+    Before the first frame of a procedure the tail is zero; `seen_in_window` tells such places from frames."""
+    line, after = join_window(tail, x)
+    return line.unfold(1, tail.shape[1] + 1, 1).transpose(-1, -2), after
+
+
+def seen_in_window(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
+    """Which places of each window hold a frame of the procedure: (b, l, W) bool. frame_index counts the frames before the call."""
+    before = torch.tensor(list(frame_index), device=device)[:, None]  # (b, 1)
+    n_seen = before + torch.arange(1, length + 1, device=device)  # (b, l): frames seen once frame t is in
+    place = torch.arange(size, device=device)
+    return place >= size - n_seen[..., None]
+
+
+def visible_in_line(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
+    """Which places of a line (b, W - 1 + l), tail first, lie in the window of W frames that ends at each frame: (b, l, W - 1 + l)."""
+    place = torch.arange(size - 1 + length, device=device)
+    ages = place[size - 1 :, None] - place  # (l, W - 1 + l); negative is the future
+    position = torch.tensor(list(frame_index), device=device)[:, None] + torch.arange(length, device=device)
+    return (ages >= 0) & (ages < size) & (ages <= position[..., None])
+
+
+# All frames so far, of lanes that may have begun at different times: what networks that look back to the beginning carry along.
+#
+# A cache (b, t, ...) holds a lane from its first frame on, and zeros where a shorter lane has ended. With a limit it holds the newest
+# `limit` frames of each lane.
+
+
+_PLACE = "surgicalmamba_place"
+"""Attribute of a cache that lies in a room: where. It is lost with any change, and the next call then copies."""
+
+
+class _Room:
+    """A buffer (b, capacity, ...) in which a cache grows without being copied for every frame.
+
+    A state sees its own stretch of it. Only the one that ends where the used part ends may go on in it; another, such as a state that
+    was gone on with before, is copied. So no state ever sees a change."""
+
+    def __init__(self, buffer: Tensor, used: int) -> None:
+        self.buffer, self.used, self.lock = buffer, used, threading.Lock()
+
+    def claim(self, stop: int, length: int) -> bool:
+        """Are the `length` places from `stop` on free? They are the caller's from now on."""
+        if self.buffer.is_inference() and not torch.is_inference_mode_enabled():
+            return False
+        with self.lock:
+            free = stop == self.used and stop + length <= self.buffer.shape[1]
+            self.used += length if free else 0
+            return free
+
+    def stretch(self, start: int, stop: int) -> Tensor:
+        view = self.buffer[:, start:stop]
+        setattr(view, _PLACE, _Place(self, stop))
+        return view
+
+
+@dataclass(frozen=True)
+class _Place:
+    room: _Room
+    stop: int
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copied or pickled cache lies in no room; its own copy is made by the next call."""
+        return type(None), ()
+
+
+def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor | None:
+    """The cache with `length` places behind it to write to: (b, t + l, ...). None where gradients are kept, which forbid writing, and
+    where lanes end at different places."""
+    cached = cache.shape[1]
+    if torch.is_grad_enabled() or not _even(cache, frame_index):
+        return None
+    place: _Place | None = getattr(cache, _PLACE, None)
+    if place is None or not place.room.claim(place.stop, length):
+        needed = cached + length
+        buffer = cache.new_empty(cache.shape[0], needed + needed // 2, *cache.shape[2:])
+        buffer[:, :cached] = cache
+        place = _Place(_Room(buffer, needed), cached)
+    return place.room.stretch(place.stop - cached, place.stop + length)
+
+
+def append(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> Tensor:
+    """The cache with the frames x (b, l, ...) behind each lane's own. frame_index counts the frames before the call."""
+    kept = _kept(frame_index, limit)
+    return join_cache(cache, x, frame_index, limit)[1] if _even(cache, kept) else _lane_by_lane(cache, x, kept, limit)
+
+
+def join_cache(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> tuple[Tensor, Tensor]:
+    """Cache and call in one line (b, t + l, ...), as `visible_in_cache` numbers them; and the cache after the call, as of `append`."""
+    cached, length = cache.shape[1], x.shape[1]
+    kept = _kept(frame_index, limit)
+    line = with_room(cache, length, kept)
+    if line is None:
+        line = torch.cat([cache, x.to(cache.dtype)], dim=1)
+    else:
+        line[:, cached:] = x
+    return line, _newest(line, limit) if _even(cache, kept) else _lane_by_lane(cache, x, kept, limit)
+
+
+def _even(cache: Tensor, kept: Sequence[int]) -> bool:
+    """Does every lane fill the cache?"""
+    return all(count == cache.shape[1] for count in kept)
+
+
+def _lane_by_lane(cache: Tensor, x: Tensor, kept: Sequence[int], limit: int | None) -> Tensor:
+    """The cache after the call for lanes that end at different places: of each what stays, what is new, and zeros, all by one copy."""
+    new = x.to(cache.dtype)
+    totals = [count + x.shape[1] for count in kept]
+    longest = max(totals) if limit is None else min(max(totals), limit)
+    pieces: list[Tensor] = []
+    for lane, (count, total) in enumerate(zip(kept, totals, strict=True)):
+        dropped = max(total - longest, 0)
+        pieces += [cache[lane, min(dropped, count) : count], new[lane, max(dropped - count, 0) :]]
+        pieces.append(cache.new_zeros(longest - (total - dropped), *cache.shape[2:]))
+    return torch.cat(pieces).unflatten(0, (len(kept), longest))
+
+
+def _newest(line: Tensor, limit: int | None) -> Tensor:
+    """The last `limit` places, still in their room."""
+    if limit is None or line.shape[1] <= limit:
+        return line
+    place: _Place | None = getattr(line, _PLACE, None)
+    return line[:, -limit:] if place is None else place.room.stretch(place.stop - limit, place.stop)
+
+
+def visible_in_cache(frame_index: Sequence[int], length: int, cached: int, limit: int | None = None) -> Tensor:
+    """(b, l, t + l): which places of cache (t) and call (l) in one line lie at or before each frame of the call.
+
+    With a limit, only the newest `limit` frames, the present one included."""
+    kept = torch.tensor(_kept(frame_index, limit))[:, None]
+    slots, frames = torch.arange(cached).expand(len(kept), cached), torch.arange(length)
+    place = torch.cat([torch.where(slots < kept, slots, kept + length), kept + frames], dim=1)  # empty places lie in the future
+    ages = (kept + frames)[..., None] - place[:, None]
+    return ages >= 0 if limit is None else (ages >= 0) & (ages < limit)
+
+
+def _kept(frame_index: Sequence[int], limit: int | None) -> list[int]:
+    """How many frames of each lane the cache holds."""
+    return [seen if limit is None else min(seen, limit) for seen in frame_index]
 
 
 class AttentionConfig(RecognizerConfig):
@@ -106,3 +259,50 @@ def attend_to_all(layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: 
         x, new = layer(x, x, past, mask)
         learned.append(full(new))
     return x, append(cache, torch.stack(learned, dim=2), frame_index) if roomy is None else roomy
+
+
+# The local part that LoViT and SKiT share: an encoder and a decoder over the last frames.
+#
+# Published, both re-encode a window of frames for every new frame and use the answer at its end. Here every layer sees the frames of the
+# window through kept keys and values, each frame is encoded once, when it comes, and never sees a later one. So a clip is trained in one
+# pass and a live frame costs one token; through several layers a frame hears of more than one window.
+
+
+@dataclass(frozen=True)
+class LayerTail(TensorRecord):
+    """Keys and values that a layer keeps of the last frames."""
+
+    tail: Tensor  # (b, window - 1, memory_width)
+
+
+LocalState = tuple[LayerTail, ...]
+
+
+class LocalTransformer(nn.Module):
+    """Self-attention layers over `source`; then self- and cross-attention layers over `target`, which look at the encoded source."""
+
+    def __init__(self, width: int, window: int, n_layers: int, n_heads: int, d_hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.window = window
+        self.encoder = nn.ModuleList(TransformerLayer(width, n_heads, d_hidden, dropout) for _ in range(n_layers))
+        self.decoder = nn.ModuleList(TransformerLayer(width, n_heads, d_hidden, dropout, crosses=True) for _ in range(n_layers))
+
+    def initial_state(self, like: Tensor) -> LocalState:
+        """like (b, ...): the lanes, and where and in which precision memory lives."""
+        layers = [*self.encoder, *self.decoder]
+        return tuple(LayerTail(like.new_zeros(like.shape[0], self.window - 1, layer.memory_width)) for layer in layers)
+
+    def forward(self, source: Tensor, target: Tensor, state: LocalState, frame_index: Sequence[int]) -> tuple[Tensor, LocalState]:
+        """source and target (b, l, d) -> (b, l, d) and what to remember."""
+        visible = visible_in_line(frame_index, source.shape[1], self.window, source.device)
+        unseen = max(self.window - 1 - max(frame_index), 0)  # places of the tail that no lane has filled yet: left out
+        mask = mask_of(visible[:, :, unseen:], source)
+        after = []
+        for layer, memory in zip([*self.encoder, *self.decoder], state, strict=True):
+            if layer.cross is None:
+                source, new = layer(source, source, memory.tail[:, unseen:], mask)
+            else:
+                target, new = layer(target, source, memory.tail[:, unseen:], mask)
+            after.append(LayerTail(join_window(memory.tail, full(new))[1]))
+        return target, tuple(after)
+

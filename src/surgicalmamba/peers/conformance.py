@@ -2,16 +2,168 @@
 
 The network is in evaluation mode and all that is compared comes from fixed seeds, so the same call says the same."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.recognizer import AnyRecognizer
-from surgicalmamba.peers.comparing import TOLERANCE, ContractError, difference, draw, excess, in_pieces, require_equal, spread, whole
-from surgicalmamba.peers.conformance_memory import SIZES, memory_class, plain_memory, remembering, snapshot
+from surgicalmamba.core.state import LaneState, TensorRecord
+from surgicalmamba.live.session import Session
+from surgicalmamba.model.recognizer import AnyRecognizer, Memory
+
+# What the checks of a recognizer compare: answers to random features from fixed seeds, cut into calls in different ways.
+
+
+TOLERANCE = 1e-4
+"""Largest difference of logits in units of their spread: what float32 leaves of two orders of summation."""
+ROUNDING = 1e-6
+"""And relative to a logit itself: some units in the last place of float32."""
+
+
+class ContractError(Exception):
+    """A check that did not hold."""
+
+
+def draw(model: AnyRecognizer, n_lanes: int, n_frames: int, seed: int = 0) -> Tensor:
+    """Features (b, l, d), the same for the same seed."""
+    drawn = torch.randn(n_lanes, n_frames, model.feature_width, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(model.device, model.dtype)
+
+
+def whole(model: AnyRecognizer, features: Tensor) -> Tensor:
+    """Logits of a procedure in one call."""
+    logits: Tensor = model.forward_features(features).logits
+    return logits
+
+
+def in_pieces(model: AnyRecognizer, features: Tensor, lengths: Sequence[int], state: object = None) -> tuple[Tensor, object]:
+    """Logits of a procedure in calls of these lengths, and the memory after the last."""
+    logits = []
+    for piece in features.split(list(lengths), dim=1):
+        output = model.forward_features(piece, state)
+        state = output.state
+        logits.append(output.logits)
+    return torch.cat(logits, dim=1), state
+
+
+def spread(logits: Tensor) -> float:
+    """How far a phase's logits (b, l, k) go from their mean over time: that of the middle phase, so that one masked phase says nothing."""
+    values = logits.double()
+    return float((values - values.mean(1, keepdim=True)).abs().amax((0, 1)).median())
+
+
+def excess(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """|a - b| in units of `scale`, less where a logit is so large that rounding alone moves it: up to TOLERANCE is equal."""
+    allowed = scale + ROUNDING / TOLERANCE * b.double().abs()
+    return ((a.double() - b.double()).abs() / allowed.clamp(min=1e-30)).nan_to_num(torch.inf, torch.inf)
+
+
+def difference(a: Tensor, b: Tensor, scale: float | None = None) -> float:
+    """The largest difference of logits in units of `scale` or the spread of b; infinite where one is not finite.
+
+    A scale is for few frames, which have no spread of their own to speak of."""
+    if a.shape != b.shape:
+        raise ContractError(f"logits of shape {tuple(a.shape)} instead of {tuple(b.shape)}")
+    return float(excess(a, b, spread(b) if scale is None else scale).max())
+
+
+def require_equal(a: Tensor, b: Tensor, otherwise: str, scale: float | None = None) -> str:
+    """Refuse logits that differ by more than rounding."""
+    largest = difference(a, b, scale)
+    if largest > TOLERANCE:
+        raise ContractError(f"{otherwise} (largest difference {largest:.1e} of the logits' spread)")
+    return f"largest difference {largest:.1e}"
+
+
+# What a recognizer remembers: nothing but tensors of its state, restored to the bit, and of the size class that it declares.
+
+
+SIZES = (10, 1_000, 10_000)
+"""Frames after which the memory is measured."""
+CALL = 500
+"""Frames per call while a memory is filled."""
+PUSHES = 30
+
+
+def plain_memory(state: LaneState) -> None:
+    """Refuse a field that is neither a tensor nor a record of them: reset, snapshots and batches would pass it over."""
+    for field in fields(state):
+        value = getattr(state, field.name)
+        parts = value if isinstance(value, tuple) else (value,)
+        if field.name != "frame_index" and not all(part is None or isinstance(part, Tensor | TensorRecord) for part in parts):
+            kind = type(next(part for part in parts if not isinstance(part, Tensor | TensorRecord))).__name__
+            raise ContractError(f"the state's {field.name!r} holds a {kind}; a memory is tensors and records of them, lane first")
+        if isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value):
+            raise ContractError(f"the state's {field.name!r} is a tuple of tensors, which are passed over; name them in a TensorRecord")
+
+
+def snapshot(model: AnyRecognizer) -> str:
+    """A live session, frozen and restored in the middle by a network that has not seen it, to the bit."""
+    untouched = copy.deepcopy(model)
+    vectors = draw(model, 1, 2 * PUSHES, seed=8)[0].float().cpu()
+    session = Session(model, engine="eager")
+    for vector in vectors[:PUSHES]:
+        session.push_features(vector)
+    blob = session.snapshot()
+    resumed = Session.restore(untouched, blob)
+    for number, vector in enumerate(vectors[PUSHES:]):
+        uninterrupted, own = session.push_features(vector), resumed.push_features(vector)
+        if uninterrupted != own:
+            raise ContractError(f"a session restored after {PUSHES} frames gives another estimate at frame {PUSHES + number}")
+    return f"equal to the bit over {PUSHES} frames after a restore, {len(blob):,} bytes"
+
+
+def remembering(model: AnyRecognizer, n_frames: int) -> str:
+    """`remember` keeps what `forward_features` keeps, from the start and later."""
+    state = model.initial_state(2)
+    for length in (n_frames, 4):
+        features = draw(model, 2, length, seed=length)
+        kept, state = model.remember(features, state), model.forward_features(features, state).state
+        if kept.frame_index != state.frame_index:
+            raise ContractError(f"remember leaves the clocks at {kept.frame_index}, forward_features at {state.frame_index}")
+        for name, a, b in zip(state.names(), kept.tensors(), state.tensors(), strict=True):
+            if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE):
+                raise ContractError(f"remember leaves another {name} than forward_features")
+    return "the memory is the same with and without answers"
+
+
+def memory_class(model: AnyRecognizer, sizes: Sequence[int] = SIZES) -> str:
+    """Bytes of the state after so many frames, against the class that the network declares."""
+    measured = dict(zip(sizes, state_bytes(model, sizes), strict=True))
+    told = ", ".join(f"{size:,} bytes at {n:,}" for n, size in measured.items())
+    first, *later = measured.values()
+    declared: Memory = model.memory
+    if declared not in ("O(1)", "O(W)", "O(T)"):
+        raise ContractError(f"memory={declared!r}; declare O(1), O(W) or O(T)")
+    grows, fills_up = any(size != first for size in later), len(set(later)) <= 1
+    if declared == "O(1)" and grows:
+        raise ContractError(f"it declares O(1) but its state grows: {told}{'; a window that fills up is O(W)' if fills_up else ''}")
+    if declared == "O(W)" and not fills_up:
+        raise ContractError(f"it declares O(W) but its state still grows after {sizes[1]:,} frames: {told}")
+    if declared == "O(T)" and not grows:
+        raise ContractError(f"it declares O(T) but its state stays the same: {told}")
+    if declared == "O(T)" and fills_up and len(later) > 1:
+        raise ContractError(f"it declares O(T) but its state is full after {sizes[1]:,} frames, which is O(W): {told}")
+    points = list(measured.items())
+    slopes = [(b - a) / (m - n) for (n, a), (m, b) in pairwise(points)]
+    if any(after > 1.01 * before for before, after in pairwise(slopes)):
+        raise ContractError(f"its state grows faster than the time: {told}")
+    return f"{declared}: {told}"
+
+
+def state_bytes(model: AnyRecognizer, sizes: Sequence[int]) -> Iterator[int]:
+    """Bytes of one lane's state after each number of frames, in ascending order."""
+    state, seen = model.initial_state(1), 0
+    for size in sizes:
+        while seen < size:
+            length = min(CALL, size - seen)
+            state = model.remember(draw(model, 1, length, seed=seen), state)
+            seen += length
+        yield state.nbytes
+
 
 FEATURE_WIDTH, N_PHASES = 16, 7
 """Of a network that is built for the checks."""
@@ -230,3 +382,4 @@ def lanes(model: AnyRecognizer, n_frames: int) -> str:
     taken_out, kept = (model.forward_features(again, state).logits for state in (together.state.select([2]), alone[2].state))
     require_equal(taken_out, kept, "a lane taken out of a batch goes on otherwise than one that was alone", spread(expected))
     return told
+

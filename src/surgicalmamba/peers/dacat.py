@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
 from surgicalmamba.core.chunks import chunk_segments
-from surgicalmamba.core.precision import full
+from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.caches import join, visible_in_cache
-from surgicalmamba.peers.recurrent import LSTMLayers, LSTMMemory
+from surgicalmamba.peers.attention import join_cache, visible_in_cache
+from surgicalmamba.peers.lstm import LSTMLayers, LSTMMemory
 
 
 class DACATConfig(RecognizerConfig):
@@ -92,7 +92,7 @@ class DACAT(Recognizer[DACATState]):
     def _answer(self, features: Tensor, state: DACATState, choose: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Output[DACATState]:
         """`choose` gives the clips of frames (b, l, d) in the line (b, t, d), of which they may see (b, l, t): (b, l, t)."""
         length, limit = features.shape[1], self.config.cache_len
-        line, cache = join(state.cache, full(features), state.frame_index, limit)
+        line, cache = join_cache(state.cache, full(features), state.frame_index, limit)
         line = line.to(features.dtype)
         visible = visible_in_cache(state.frame_index, length, state.length, limit).to(features.device)
         clip = choose(features, line, visible)

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from surgicalmamba.config import RecognizerConfig
-from surgicalmamba.core.precision import full
+from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
 

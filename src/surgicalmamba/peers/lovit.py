@@ -5,7 +5,7 @@ decoder over another; an Informer-style (ProbSparse) encoder over all past frame
 the cross-entropy a regression of a map that rises towards phase changes. Only weights, features and the map's code were released.
 Uncertain: windows of 100 and 500 frames, 2 + 2 layers, width 512 and 8 heads come from ports; depth of the global part, feed-forward
 width, dropout, the way vectors are joined and the weight of the map's loss are not known.
-Changed: the local parts keep keys and values instead of re-encoding their window (peers/local_transformer.py). The global part is full
+Changed: the local parts keep keys and values instead of re-encoding their window (peers/attention.py). The global part is full
 causal attention with a cache, where ProbSparse attention lets only a sample of the frames ask. Local and global vectors are
 concatenated. The map is the trainer's transition target, drawn from the labels of the whole video with the paper's deviations of 2 and
 12 seconds: it peaks on the new phase's first frame, while the released map is also 1 on the frame before, falls with 13 and ends at
@@ -21,9 +21,15 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all, mask_of
-from surgicalmamba.peers.caches import visible_in_cache
-from surgicalmamba.peers.local_transformer import LocalState, LocalTransformer
+from surgicalmamba.peers.attention import (
+    AttentionConfig,
+    LocalState,
+    LocalTransformer,
+    TransformerLayer,
+    attend_to_all,
+    mask_of,
+    visible_in_cache,
+)
 
 
 class LoViTConfig(AttentionConfig):

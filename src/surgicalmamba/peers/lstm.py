@@ -9,13 +9,71 @@ backbone has none."""
 
 from dataclasses import dataclass, replace
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
-from surgicalmamba.core.state import LaneState
+from surgicalmamba.core.ssd import in_full_precision
+from surgicalmamba.core.state import LaneState, TensorRecord
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.recurrent import run_lstm
+
+# LSTMs inside other networks: layers whose memory is carried from call to call, and one that starts anew for every frame.
+
+
+@dataclass(frozen=True)
+class LSTMMemory(TensorRecord):
+    """What LSTM layers carry on, lanes first."""
+
+    hidden: Tensor  # (b, n_layers, d)
+    cell: Tensor  # (b, n_layers, d)
+
+
+@in_full_precision
+def run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x (b, l, d_in), hidden and cell (n_layers, b, d) -> outputs (b, l, d) and both states.
+
+    In full precision, as every carried state is; besides, not every processor has an LSTM in half precision."""
+    y, (hidden, cell) = lstm(x, (hidden.contiguous(), cell.contiguous()))
+    return y, hidden, cell
+
+
+class LSTMLayers(nn.Module):
+    """Unidirectional LSTM layers for any number of frames per call."""
+
+    def __init__(self, d_in: int, width: int, n_layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(d_in, width, n_layers, batch_first=True, dropout=dropout)
+
+    def forward(self, x: Tensor, memory: LSTMMemory) -> tuple[Tensor, LSTMMemory]:
+        """x (b, l, d_in) -> (b, l, d) and what to carry on."""
+        y, hidden, cell = run_lstm(self.lstm, x, memory.hidden.transpose(0, 1), memory.cell.transpose(0, 1))
+        return y, LSTMMemory(hidden.transpose(0, 1), cell.transpose(0, 1))
+
+
+class ClipLSTM(nn.Module):
+    """An LSTM that starts from zeros some frames before every frame and gives its last output.
+
+    The input's share of the gates is computed once per frame, not once per window that holds it; only the recurrence runs in each."""
+
+    def __init__(self, d_in: int, width: int) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(d_in, width)
+
+    def forward(self, line: Tensor, is_frame: Tensor) -> Tensor:
+        """line (b, W - 1 + l, d_in), tail first; is_frame (b, l, W), oldest first: places before the procedure leave the LSTM empty.
+        Returns (b, l, d)."""
+        n_lanes, length, size = is_frame.shape
+        driven = F.linear(line, self.cell.weight_ih, self.cell.bias_ih + self.cell.bias_hh)  # (b, W - 1 + l, 4 d)
+        hidden = cell = driven.new_zeros(n_lanes, length, self.cell.hidden_size)
+        for step in range(size):
+            gates = driven[:, step : step + length] + F.linear(hidden, self.cell.weight_hh)
+            enter, forget, candidate, leave = gates.chunk(4, dim=-1)
+            written = torch.sigmoid(enter) * torch.tanh(candidate) + torch.sigmoid(forget) * cell
+            cell = written * is_frame[..., step, None]
+            hidden = torch.sigmoid(leave) * torch.tanh(cell)
+        return hidden
 
 
 class CarriedLSTMConfig(RecognizerConfig):
@@ -51,3 +109,4 @@ class CarriedLSTM(Recognizer[LSTMState]):
         y, hidden, cell = run_lstm(self.lstm, features, state.hidden[None], state.cell[None])
         after = replace(state, hidden=hidden[0], cell=cell[0]).advance(features.shape[1])
         return Output(self.classifier(y), None, after)
+

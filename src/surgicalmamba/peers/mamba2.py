@@ -19,13 +19,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import PathConfig, Positive, RecognizerConfig
-from surgicalmamba.core.backends import scan
-from surgicalmamba.core.precision import full
+from surgicalmamba.core.ssd import full, scan
 from surgicalmamba.core.state import BlockState, LaneState, PathState
-from surgicalmamba.model.conv import CausalConv
-from surgicalmamba.model.dual_path import DualPathBlock
-from surgicalmamba.model.layout import empty_path_state
 from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.surgical_mamba import CausalConv, DualPathBlock, empty_path_state
 
 
 class Mamba2Config(RecognizerConfig):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive, RecognizerConfig
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.recurrent import LSTMLayers, LSTMMemory
+from surgicalmamba.peers.lstm import LSTMLayers, LSTMMemory
 
 
 class MTTRNetConfig(RecognizerConfig):

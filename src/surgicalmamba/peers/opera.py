@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all, mask_of
-from surgicalmamba.peers.caches import visible_in_cache
+from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all, mask_of, visible_in_cache
 
 
 class OperAConfig(AttentionConfig):

@@ -5,7 +5,7 @@ element-wise maximum stands for the whole past, at constant cost per frame. The 
 Uncertain: everything below follows later open code of the group or ports: window 20 (another port: 100), 2 + 2 layers of width 512 with
 8 heads and feed-forward width 1024, recorder width 64 with ReLU and LayerNorm, and the way both parts are joined. That the recorder reads
 the projected frame features is our reading.
-Changed: the local part keeps keys and values instead of re-encoding its window (peers/local_transformer.py), so its reach is longer than
+Changed: the local part keeps keys and values instead of re-encoding its window (peers/attention.py), so its reach is longer than
 one window. No transition map is predicted. A maximum never decays: one spurious peak stays for the rest of the operation."""
 
 from dataclasses import dataclass, replace
@@ -15,11 +15,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive
-from surgicalmamba.core.precision import full
+from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig
-from surgicalmamba.peers.local_transformer import LocalState, LocalTransformer
+from surgicalmamba.peers.attention import AttentionConfig, LocalState, LocalTransformer
 
 
 class SKiTConfig(AttentionConfig):

@@ -22,12 +22,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import PathConfig, Positive, RecognizerConfig
-from surgicalmamba.core.precision import full
+from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState, PathState
-from surgicalmamba.model.dual_path import FeedForward
-from surgicalmamba.model.path import SSMPath
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.caches import append
+from surgicalmamba.model.surgical_mamba import FeedForward, SSMPath
+from surgicalmamba.peers.attention import append
 
 PREFIXES_AT_ONCE = 8
 """Prefixes of one call scanned together: a live frame has one, a stored video many. Changes no value."""

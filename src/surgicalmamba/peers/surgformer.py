@@ -22,10 +22,9 @@ from torch import Tensor, nn
 
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.dual_path import FeedForward
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig
-from surgicalmamba.peers.windows import join
+from surgicalmamba.model.surgical_mamba import FeedForward
+from surgicalmamba.peers.attention import AttentionConfig, join_window
 
 
 class SurgformerConfig(AttentionConfig):
@@ -81,7 +80,7 @@ class Surgformer(Recognizer[SurgformerState]):
 
     def temporal(self, features: Tensor, state: SurgformerState) -> Output[SurgformerState]:
         n_lanes, length = features.shape[:2]
-        line, tail = join(state.features, features)
+        line, tail = join_window(state.features, features)
         step = torch.arange(length, device=features.device)
         place = torch.tensor(state.frame_index, device=features.device)[:, None] + step
         ages = window_ages(place, self.config.n_frames, self.config.stride)  # (b, l, n)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive, RecognizerConfig
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.recurrent import ClipLSTM
-from surgicalmamba.peers.windows import join, seen_in_window
+from surgicalmamba.peers.attention import join_window, seen_in_window
+from surgicalmamba.peers.lstm import ClipLSTM
 
 
 class SVRCNetConfig(RecognizerConfig):
@@ -51,7 +51,7 @@ class SVRCNet(Recognizer[WindowState]):
 
     def temporal(self, features: Tensor, state: WindowState) -> Output[WindowState]:
         length = features.shape[1]
-        line, tail = join(state.tail, features)
+        line, tail = join_window(state.tail, features)
         y = self.lstm(line, seen_in_window(state.frame_index, length, self.config.n_frames, features.device))
         logits = self.classifier(self.dropout(y))
         return Output(logits, None, replace(state, tail=tail).advance(length))

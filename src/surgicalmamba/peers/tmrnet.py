@@ -20,11 +20,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, RecognizerConfig
-from surgicalmamba.core.precision import full
+from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.recurrent import ClipLSTM
-from surgicalmamba.peers.windows import join, seen_in_window
+from surgicalmamba.peers.attention import join_window, seen_in_window
+from surgicalmamba.peers.lstm import ClipLSTM
 
 
 class TMRNetConfig(RecognizerConfig):
@@ -78,9 +78,9 @@ class TMRNet(Recognizer[TMRNetState]):
 
     def temporal(self, features: Tensor, state: TMRNetState) -> Output[TMRNetState]:
         length, config = features.shape[1], self.config
-        line, tail = join(state.features, features)
+        line, tail = join_window(state.features, features)
         short = self.lstm(line, seen_in_window(state.frame_index, length, config.clip_frames, features.device))
-        bank, bank_tail = join(state.bank, short.detach())
+        bank, bank_tail = join_window(state.bank, short.detach())
         exists = seen_in_window(state.frame_index, length, config.bank_len + 1, features.device)[..., :-1].flip(-1)  # newest first
         answer = self._ask(short, self.variation(bank[:, :-1], length), exists)
         logits = self.head(torch.cat([short, short + answer], dim=-1))

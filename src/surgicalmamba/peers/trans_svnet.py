@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.peers.attention import windows
 from surgicalmamba.peers.tecno import StageState, TeCNO, TeCNOConfig, TeCNOState, cross_entropy_of
-from surgicalmamba.peers.windows import windows
 
 
 class TransSVNetConfig(TeCNOConfig):

@@ -6,6 +6,7 @@ share of the frames each process has; nothing has to know about several calls pe
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from surgicalmamba.core.state import BlockState, ModelState, PathState
+from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.recognizer import AnyRecognizer, Output
+from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
 
 @dataclass(frozen=True)
@@ -94,3 +100,96 @@ def pick_device(wanted: str) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+# One model spread over processes (PyTorch's FSDP): weights, gradients and moments are split, and a part is put together while it runs.
+#
+# A sharded tensor is a DTensor. `whole` gives its full value and `part_of` the piece of a full value that belongs here; both are for all
+# processes at once, in the same order. What is saved is always whole, so nothing on disk knows how many processes there were.
+
+
+def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
+    """Split a model's parameters over the processes, in place: backbone, each block and the head are put together one at a time.
+
+    Gradients come out as the sum over processes, as `World.sum_gradients` gives them for whole models."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    try:
+        from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    except ImportError:
+        raise ConfigError("distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade.") from None
+    if not isinstance(model, SurgicalMamba):
+        raise ConfigError(f"distributed=shard splits SurgicalMamba; train {model.name} with distributed=replicate, it is small.")
+    check_shardable(model)
+    # We change no output in place, which is what this warns of.
+    warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
+    _show_tensors_in_records()
+    mesh = init_device_mesh(device.type, (world.size,))
+    units: list[torch.nn.Module] = [*model.blocks, model.head]
+    units += [] if model.backbone is None else [model.backbone]
+    for unit in (*units, model):
+        fully_shard(unit, mesh=mesh)
+        assert isinstance(unit, FSDPModule)
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)  # a sum, which every backend has
+    for entry in ("encode", "advance"):
+        register_fsdp_forward_method(model, entry)
+
+
+def check_shardable(model: SurgicalMamba) -> None:
+    """Refuse a slow chunk longer than a clip: some processes would rotate where others do not, and their gradients could not be joined."""
+    slow, clip_len = model.config.block.slow, model.config.clip_len
+    if slow.rotation is not None and slow.chunk_len > clip_len:
+        raise ConfigError(
+            f"block.slow.chunk_len={slow.chunk_len} exceeds clip_len={clip_len}, which distributed=shard cannot train; "
+            "use distributed=replicate or a shorter chunk."
+        )
+
+
+def _show_tensors_in_records() -> None:
+    """Let PyTorch see the tensors inside our records: gradients that enter a block through its carried state need its weights there."""
+    from torch.utils import _pytree
+
+    for record in (PathState, BlockState, ModelState, Output):
+        if record not in _pytree.SUPPORTED_NODES:
+            _pytree.register_dataclass(record)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """True without importing what sharded tensors need, which takes a second that most runs can do without."""
+    return type(tensor) in (Tensor, torch.nn.Parameter)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The full value of a tensor, sharded or not."""
+    if _is_plain(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def part_of(value: Tensor, like: Tensor) -> Tensor:
+    """A full value in the form of `like`: on its device, and split the way it is."""
+    value = value.to(like.device)
+    if _is_plain(like):
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
+
+
+def whole_copy(model: AnyRecognizer, keep: bool) -> AnyRecognizer | None:
+    """A whole model with a sharded model's weights, in the processes that keep it. Draws no random numbers."""
+    weights = {}
+    for name, value in model.state_dict().items():
+        full = whole(value)
+        if keep:
+            weights[name] = full
+    if not keep:
+        return None
+    with torch.device("meta"):
+        copy = type(model)(model.config)
+    copy.load_state_dict(weights, assign=True)
+    return copy
+

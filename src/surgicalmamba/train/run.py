@@ -4,7 +4,7 @@ RUN/config.yaml      the resolved config            RUN/log.jsonl     losses per
 RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on the validation videos"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,30 +13,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from surgicalmamba.config import PreprocessConfig, RecognizerConfig, load_config, save_config
-from surgicalmamba.data.clips import ClipLoader
-from surgicalmamba.data.feature_noise import FeatureNoise
+from surgicalmamba.config import PreprocessConfig, RecognizerConfig, load_config, override, save_config
+from surgicalmamba.data.clips import ClipLoader, FeatureNoise
+from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import Augment, WholeFrame
-from surgicalmamba.data.vocabulary import PhaseVocabulary
 from surgicalmamba.errors import ConfigError, NonFiniteError
-from surgicalmamba.eval.predictions import RunInfo, write_predictions, write_run
+from surgicalmamba.eval.files import RunInfo, write_predictions, write_run
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
 from surgicalmamba.model.checkpoint import load_backbone, load_fitting
 from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device
-from surgicalmamba.train.inside import BoundaryFrames, boundary_frames
-from surgicalmamba.train.look_inside import Measured, look_inside
-from surgicalmamba.train.objective import Objective, class_weights_of, target_of
-from surgicalmamba.train.optim import WeightAverage, adamw
+from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device, shard
+from surgicalmamba.train.inside import BoundaryFrames, Measured, boundary_frames, look_inside
+from surgicalmamba.train.loop import Trainer, WeightAverage, adamw
+from surgicalmamba.train.losses import Objective, class_weights_of, target_of
 from surgicalmamba.train.predict import predict_video
-from surgicalmamba.train.runlog import JsonLines, Sink, TensorBoard
-from surgicalmamba.train.runstate import RunState, complete_states, load_state, save_state
-from surgicalmamba.train.sharding import shard
-from surgicalmamba.train.trainer import Trainer
+from surgicalmamba.train.state import JsonLines, RunState, Sink, TensorBoard, complete_states, load_state, save_state
 
 CONFIG_FILE = "config.yaml"
 
@@ -368,3 +363,66 @@ def provenance(config: TrainConfig, dataset: PreparedDataset, epoch: int) -> dic
     """What a checkpoint says about where it comes from."""
     settings = json.loads(config.model_dump_json(exclude={"model", "run"}))
     return {"dataset": dataset.name, "split": config.data.split, "seed": config.seed, "epoch": epoch, "training": settings}
+
+
+# Overrides of a command line stand in what is trained: one that something else decides is refused, never dropped.
+
+
+SHARED_WITH_PEERS = ("model.backbone", "model.d_feature", "model.standardise")
+"""Settings of `model` that count for any network (`fit_model`)."""
+FROM_DATASET = ("n_phases", "phases", "d_feature", "preprocess")
+"""Settings of a network that its dataset decides (`fit_model`)."""
+UNUSED_ON = {
+    "features": ("data.augment", "optim.backbone_lr", "optim.backbone_lr_decay"),
+    "frames": ("data.feature_dropout", "data.feature_jitter", "data.feature_grain"),
+}
+"""Settings that mean nothing on a dataset of this kind."""
+
+
+def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested settings by their dotted names."""
+    flat: dict[str, object] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def given_names(overrides: Sequence[str]) -> list[str]:
+    """The dotted names of the settings that overrides give, such as data.path; `data={path: x}` names the same."""
+    return list(flatten(override({}, overrides)))
+
+
+def is_below(name: str, part: str) -> bool:
+    """Whether a dotted name is this part of the settings, or lies in it."""
+    return name == part or name.startswith(f"{part}.")
+
+
+def refuse_unused(overrides: Sequence[str], config: TrainConfig, dataset: PreparedDataset) -> None:
+    """Refuse the first override, of those already put into the config, that training on this dataset would not use.
+
+    null asks for whatever is usual, and is never refused."""
+    asked, trained = flatten(config.model_dump()), flatten(fit_network(config, dataset).model_dump())
+    for name in given_names(overrides):
+        if (value := asked.get(name)) is not None and (why := _why_unused(name, value, trained, config, dataset)) is not None:
+            raise ConfigError(f"{name}={value} would not be used: {why}. Leave it out.")
+
+
+def _why_unused(name: str, value: object, trained: Mapping[str, object], config: TrainConfig, dataset: PreparedDataset) -> str | None:
+    network = config.recognizer.name
+    if any(is_below(name, part) for part in UNUSED_ON[dataset.kind]):
+        return f"{dataset.folder} holds {dataset.kind}"
+    if network != DEFAULT and is_below(name, "model"):
+        if not any(is_below(name, part) for part in SHARED_WITH_PEERS):
+            return f"it is SurgicalMamba's, and recognizer={network} has its own settings under recognizer.settings"
+        name = name.replace("model.", "recognizer.settings.", 1)
+    if not is_below(name, "model") and not is_below(name, "recognizer.settings"):
+        return None
+    setting = name.removeprefix("model.").removeprefix("recognizer.settings.")
+    if any(is_below(setting, part) for part in FROM_DATASET) and trained.get(name) != value:
+        return f"{dataset.folder} decides it ({trained.get(name)})"
+    if is_below(setting, "backbone") and name not in trained:
+        return f"{dataset.folder} holds {dataset.kind}, so there is no backbone"
+    if network == DEFAULT and trained.get(name) != value:
+        return f"variant={config.variant} has no such part"
+    return None
+

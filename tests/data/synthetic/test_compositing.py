@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surgicalmamba.data.synthetic.anatomy import Sprite
-from surgicalmamba.data.synthetic.compositing import Placement, dim, fixed_maps, glow, place, shoot, window
+from surgicalmamba.data.synthetic.render import Placement, dim, fixed_maps, glow, place, shoot, window
 
 VIEW = (40, 60)
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from surgicalmamba.data.synthetic import sheet
+from surgicalmamba.data.synthetic import recording as sheet
 from surgicalmamba.errors import DataError
 
 

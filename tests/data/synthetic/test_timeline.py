@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from surgicalmamba.data.synthetic.procedure import Activity, Bout, Procedure, generator
-from surgicalmamba.data.synthetic.timeline import Timeline
+from surgicalmamba.data.synthetic.procedure import Activity, Bout, Procedure, Timeline, generator
 
 PROCEDURE = Procedure(2, (Bout(0, 4, 1, Activity.HOLD), Bout(4, 10, 1, Activity.DISSECT), Bout(10, 12, 2, Activity.CLIP)))
 

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 import torch
-
 from stream.engines.conftest import live_config
+
 from surgicalmamba.config import ModelConfig
+from surgicalmamba.devices import resident
+from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.errors import InputError
-from surgicalmamba.memory import resident
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.stream.eager import EagerEngine
 from surgicalmamba_lab.bench import stream as module
 from surgicalmamba_lab.bench import stream_long
 from surgicalmamba_lab.bench.stream import Spread, Times, bench_stream
@@ -138,6 +138,6 @@ def prepare_features(source, out):
 
 
 def test_the_engines_that_are_measured_by_default_are_all_there_are():
-    from surgicalmamba.stream.engines import ENGINE_NAMES
+    from surgicalmamba.engines.select import ENGINE_NAMES
 
     assert set(module.ENGINES) == set(ENGINE_NAMES) - {"auto"}

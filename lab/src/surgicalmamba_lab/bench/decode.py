@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from surgicalmamba.data.images import encode_jpeg
-from surgicalmamba.data.preprocess import Preprocess
+from surgicalmamba.data.pictures import Preprocess, encode_jpeg
 from surgicalmamba.data.video import VideoFile
 from surgicalmamba.errors import DataError
 from surgicalmamba_lab.bench.timing import Timing, take_turns

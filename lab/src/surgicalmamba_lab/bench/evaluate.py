@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from surgicalmamba.data.vocabulary import load_vocabulary
+from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.eval.evaluate import evaluate
-from surgicalmamba.eval.folders import load
+from surgicalmamba.eval.files import load
 from surgicalmamba.eval.pairs import IntArray
 from surgicalmamba.eval.protocols import score_runs
 from surgicalmamba_lab.bench.timing import Timing, machine, take_turns

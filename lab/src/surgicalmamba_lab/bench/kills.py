@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.serve.client import Client, RemoteEstimate
-from surgicalmamba.serve.store import Store
+from surgicalmamba.server.client import Client, RemoteEstimate
+from surgicalmamba.server.record import Store
 from surgicalmamba_lab.bench.serving import ServerProcess, uninterrupted_record
 
 

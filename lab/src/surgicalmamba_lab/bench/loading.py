@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from surgicalmamba.data.clips import ClipLoader, read_frame
-from surgicalmamba.data.images import encode_jpeg
 from surgicalmamba.data.manifest import FORMAT, Manifest
-from surgicalmamba.data.preprocess import Preprocess
+from surgicalmamba.data.pictures import Preprocess, encode_jpeg
 from surgicalmamba.data.store import PreparedDataset, SampleTable, VideoDraft, finish
-from surgicalmamba.data.synthetic.operation import Operation
 from surgicalmamba.data.synthetic.procedure import PHASE_NAMES
-from surgicalmamba.data.synthetic.recording import encode, one_core
+from surgicalmamba.data.synthetic.recording import Operation, encode, one_core
 from surgicalmamba.data.transforms import Augment, AugmentConfig, WholeFrame
 from surgicalmamba_lab.bench.timing import Timing, take_turns
 

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from surgicalmamba.serve.client import Client, RemoteEstimate
-from surgicalmamba.serve.messages import pack_frame
+from surgicalmamba.server.client import Client, RemoteEstimate
+from surgicalmamba.server.wire import pack_frame
 from surgicalmamba_lab.bench.serving import ServerProcess
 
 _HEADER = struct.Struct("<4sBBHqd")

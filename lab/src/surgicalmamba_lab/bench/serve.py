@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.serve.client import Client
-from surgicalmamba.serve.server import untrained_demo
+from surgicalmamba.server.app import untrained_demo
+from surgicalmamba.server.client import Client
 from surgicalmamba_lab.bench.kills import KillReport, run_kills
 from surgicalmamba_lab.bench.malformed import MalformedReport, run_malformed
 from surgicalmamba_lab.bench.serving import ServerProcess, make_pictures, uninterrupted_record

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
+from surgicalmamba.devices import resident
+from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.errors import ServerError
-from surgicalmamba.memory import resident
+from surgicalmamba.live.session import SessionPool
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.serve.config import ServeConfig
-from surgicalmamba.serve.lanes import FixedLanes
-from surgicalmamba.serve.records import Row
-from surgicalmamba.stream.eager import EagerEngine
-from surgicalmamba.stream.pool import SessionPool
+from surgicalmamba.server.config import ServeConfig
+from surgicalmamba.server.record import Row
+from surgicalmamba.server.rooms import FixedLanes
 
 START_S = 180.0
 Settings = Sequence[str]
@@ -102,7 +102,7 @@ class ServerProcess:
 
 def make_pictures(n: int, seed: int = 0) -> list[bytes]:
     """JPEG files of a synthetic procedure, a second apart."""
-    from surgicalmamba.data.images import encode_jpeg
+    from surgicalmamba.data.pictures import encode_jpeg
     from surgicalmamba.data.synthetic import operation
 
     op = operation(seed, 0, short=True, fps=1)
@@ -111,7 +111,7 @@ def make_pictures(n: int, seed: int = 0) -> list[bytes]:
 
 def uninterrupted_record(model: SurgicalMamba, pictures: Sequence[bytes], fps: float, lanes: int | None = None) -> list[Row]:
     """What the record of a session must be: the same frames through the recognizer alone, with no server and no neighbours."""
-    from surgicalmamba.data.images import decode_jpeg
+    from surgicalmamba.data.pictures import decode_jpeg
 
     engine = FixedLanes(EagerEngine(model), lanes or ServeConfig().lanes)
     pool = SessionPool(engine, capacity=1, queue_len=2)

@@ -11,12 +11,11 @@ import torch
 
 from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.state import ModelState
+from surgicalmamba.engines.engine import EagerEngine, Engine
+from surgicalmamba.engines.export import export
+from surgicalmamba.engines.parity import Parity, answers, require
 from surgicalmamba.errors import EngineError, InputError
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.stream.eager import EagerEngine
-from surgicalmamba.stream.engine import Engine
-from surgicalmamba.stream.export import export
-from surgicalmamba.stream.parity import Parity, answers, require
 from surgicalmamba_lab.bench.stream_memory import Memory, measure_memory
 from surgicalmamba_lab.bench.stream_pool import PoolRow, largest_pool, measure_pool
 from surgicalmamba_lab.bench.timing import machine, percentile, summarise
@@ -128,8 +127,8 @@ def open_all(
     model: SurgicalMamba, eager: EagerEngine, names: Sequence[str], homes: dict[str, Path], threads: int
 ) -> tuple[dict[str, tuple[Engine, Parity | None]], dict[str, str]]:
     """Every engine that can run here, with its parity figures; and why the others cannot."""
-    from surgicalmamba.stream.compiled import CompiledEngine
-    from surgicalmamba.stream.exported import ExportedEngine
+    from surgicalmamba.engines.compiled import CompiledEngine
+    from surgicalmamba.engines.onnx import ExportedEngine
 
     reference = answers(eager)
     opened: dict[str, tuple[Engine, Parity | None]] = {}

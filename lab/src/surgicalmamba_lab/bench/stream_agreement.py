@@ -11,11 +11,11 @@ from torch import Tensor
 from surgicalmamba.data.clips import read_frame
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import WholeFrame
+from surgicalmamba.engines.engine import Engine
+from surgicalmamba.engines.select import open_engine
 from surgicalmamba.errors import DataError
 from surgicalmamba.model.checkpoint import load
 from surgicalmamba.model.recognizer import AnyRecognizer
-from surgicalmamba.stream.engine import Engine
-from surgicalmamba.stream.engines import open_engine
 from surgicalmamba.train.predict import predict_video, videos_of
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from surgicalmamba.config import ModelConfig
+from surgicalmamba.devices import resident
+from surgicalmamba.engines.engine import Engine
+from surgicalmamba.engines.select import open_engine
 from surgicalmamba.errors import InputError
-from surgicalmamba.memory import resident
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
-from surgicalmamba.stream.engine import Engine
-from surgicalmamba.stream.engines import open_engine
 
 WINDOW = 1000
 

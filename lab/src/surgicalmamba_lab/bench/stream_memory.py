@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from surgicalmamba.devices import resident
 from surgicalmamba.errors import EngineError
-from surgicalmamba.memory import resident
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,22 @@ def measure_memory(engine: str, folder: Path, threads: int) -> Memory:
 def _run_frames(name: str, folder: Path, threads: int) -> None:
     import torch
 
-    from surgicalmamba.stream.engine import Engine
-    from surgicalmamba.stream.parity import model_config
+    from surgicalmamba.engines.engine import Engine
+    from surgicalmamba.engines.parity import model_config
 
     torch.set_num_threads(threads)
     engine: Engine
     if name in ("eager", "compiled"):
+        from surgicalmamba.engines.compiled import CompiledEngine
+        from surgicalmamba.engines.engine import EagerEngine
         from surgicalmamba.model.checkpoint import load
         from surgicalmamba.model.surgical_mamba import SurgicalMamba
-        from surgicalmamba.stream.compiled import CompiledEngine
-        from surgicalmamba.stream.eager import EagerEngine
 
         model = load(folder)
         assert isinstance(model, SurgicalMamba)  # as the measurement saved it
         engine = EagerEngine(model) if name == "eager" else CompiledEngine(model)
     else:
-        from surgicalmamba.stream.exported import ExportedEngine
+        from surgicalmamba.engines.onnx import ExportedEngine
 
         engine = ExportedEngine(folder, threads)
     config = model_config(engine)

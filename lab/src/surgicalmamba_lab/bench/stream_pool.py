@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from surgicalmamba.stream.engine import Engine
-from surgicalmamba.stream.parity import model_config
+from surgicalmamba.engines.engine import Engine
+from surgicalmamba.engines.parity import model_config
 from surgicalmamba_lab.bench.timing import summarise
 
 SIZES = (1, 2, 4, 8, 12, 16, 20, 24, 32, 48, 64)

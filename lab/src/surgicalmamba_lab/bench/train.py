@@ -13,9 +13,8 @@ import cv2
 import numpy as np
 
 from surgicalmamba.config import ModelConfig
-from surgicalmamba.data.images import encode_jpeg
 from surgicalmamba.data.manifest import FORMAT, Kind, Manifest
-from surgicalmamba.data.preprocess import Preprocess
+from surgicalmamba.data.pictures import Preprocess, encode_jpeg
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from surgicalmamba.errors import SurgicalMambaError
 from surgicalmamba_lab.bench.timing import Timing, machine

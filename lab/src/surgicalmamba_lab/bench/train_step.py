@@ -15,13 +15,12 @@ from torch import Tensor
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.data.clips import ClipBatch, ClipLoader
 from surgicalmamba.data.store import PreparedDataset
-from surgicalmamba.memory import resident
+from surgicalmamba.devices import resident
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
-from surgicalmamba.train.guards import Clip
+from surgicalmamba.train.loop import Clip, Trainer
 from surgicalmamba.train.run import build_trainer, fit_model
-from surgicalmamba.train.trainer import Trainer
 from surgicalmamba_lab.bench.timing import summarise
 from surgicalmamba_lab.bench.train import PARTS, WARMUP, StepBench, StepTask, step_model
 

@@ -42,7 +42,7 @@ def recipe_on(
     from surgicalmamba.config import load_config
     from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.train.config import TrainConfig
-    from surgicalmamba.train.overrides import refuse_unused
+    from surgicalmamba.train.run import refuse_unused
 
     given = list(overrides or [])
     refuse_decided(given, {"seed": "--seeds", "data.path": "--data", "data.split": "--splits", "run": "--out", **decided})
@@ -54,7 +54,7 @@ def recipe_on(
 
 def refuse_decided(overrides: Sequence[str], decided: Mapping[str, str]) -> None:
     """An override of what an option decides is misuse: only one of the two could be honoured."""
-    from surgicalmamba.train.overrides import given_names, is_below
+    from surgicalmamba.train.run import given_names, is_below
 
     for name in given_names(overrides):
         for setting, option in decided.items():

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from surgicalmamba.data.store import make_folder, write_atomic
-from surgicalmamba.report.html import save_figure
+from surgicalmamba.report.page import save_figure
 from surgicalmamba_lab.studies.equations_intensity import cost_section, selectivity_section
 from surgicalmamba_lab.studies.equations_page import Section
 from surgicalmamba_lab.studies.equations_rotation import collision_section, kernel_section
@@ -17,7 +17,7 @@ surgicalmamba study equations --docs docs/equations.md
 ```
 
 and a test builds it anew and compares. Every number comes from the functions that the model itself uses (`core/ssd.py`,
-`core/rotation.py`, `core/timewarp.py`, `core/retention.py`), in float64 on small sequences with a fixed seed. Nothing is trained here.
+`core/rotation.py`, `core/ssd.py`, `insight/regime.py`), in float64 on small sequences with a fixed seed. Nothing is trained here.
 Where the paper states an identity, the numbers must agree to rounding; where it approximates, the page says how far off the
 approximation is. The [map of equations](paper-map.md) names the function and the test of each.
 

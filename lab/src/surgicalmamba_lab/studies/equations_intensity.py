@@ -6,9 +6,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from surgicalmamba.core import retention
-from surgicalmamba.core.ssd import ssd_scan
-from surgicalmamba.core.timewarp import warp_step
+from surgicalmamba.core.ssd import ssd_scan, warp_step
+from surgicalmamba.insight import regime as retention
 from surgicalmamba.train.losses import transition_target
 from surgicalmamba_lab.studies.equations_page import Check, Section, deviation, panels
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from surgicalmamba.config import PathConfig
 from surgicalmamba.core.state import BlockState
-from surgicalmamba.model.dual_path import DualPathBlock
+from surgicalmamba.model.surgical_mamba import DualPathBlock
 
 
 class RecallModel(nn.Module):

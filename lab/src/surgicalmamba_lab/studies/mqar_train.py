@@ -19,8 +19,8 @@ from torch import Tensor
 from surgicalmamba.data.store import write_atomic
 from surgicalmamba.errors import StudyError
 from surgicalmamba.train.config import OptimSettings
-from surgicalmamba.train.optim import adamw, set_learning_rate
-from surgicalmamba.train.runstate import RunState, load_state, save_state
+from surgicalmamba.train.loop import adamw, set_learning_rate
+from surgicalmamba.train.state import RunState, load_state, save_state
 from surgicalmamba_lab.studies.mqar_config import Cell, MqarConfig, Variant
 from surgicalmamba_lab.studies.mqar_data import Batch, make_batch
 from surgicalmamba_lab.studies.mqar_model import RecallModel

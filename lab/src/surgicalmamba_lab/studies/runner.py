@@ -17,7 +17,7 @@ from pathlib import Path
 from surgicalmamba.config import load_config, save_config
 from surgicalmamba.errors import NonFiniteError, StudyError, SurgicalMambaError
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba.train.overrides import flatten
+from surgicalmamba.train.run import flatten
 from surgicalmamba_lab.studies.processes import end_with_the_study, job_processes
 
 LOG_LINES_TOLD = 3

@@ -3,9 +3,7 @@
 `procedure` writes the script, `motion` says what every frame shows, `anatomy` and `instruments` draw a patient and the tools, `render`
 makes frames of them, `recording` writes videos and labels in the layout of a user's own data, `sheet` a contact sheet."""
 
-from surgicalmamba.data.synthetic.operation import Operation, operation
 from surgicalmamba.data.synthetic.procedure import PHASE_NAMES
-from surgicalmamba.data.synthetic.recording import write_dataset
-from surgicalmamba.data.synthetic.sheet import write_contact_sheet
+from surgicalmamba.data.synthetic.recording import Operation, operation, write_contact_sheet, write_dataset
 
 __all__ = ["PHASE_NAMES", "Operation", "operation", "write_contact_sheet", "write_dataset"]

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surgicalmamba.data.synthetic.instruments import Tool
-from surgicalmamba.data.synthetic.procedure import CLIPPING, PACKAGING, RETRACTION, Activity, Procedure
-from surgicalmamba.data.synthetic.timeline import Timeline, Track, rounded
+from surgicalmamba.data.synthetic.procedure import CLIPPING, PACKAGING, RETRACTION, Activity, Procedure, Timeline, Track, rounded
 
 
 @dataclass(frozen=True)

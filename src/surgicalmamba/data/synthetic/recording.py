@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,10 +22,49 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from surgicalmamba.data.store import remedy, write_atomic
-from surgicalmamba.data.synthetic.operation import DEFAULT_FPS, Operation
-from surgicalmamba.data.synthetic.procedure import PHASE_NAMES
-from surgicalmamba.data.synthetic.render import FRAME_HW
+from surgicalmamba.data.synthetic.anatomy import draw_anatomy
+from surgicalmamba.data.synthetic.motion import Tracks, plan_motion
+from surgicalmamba.data.synthetic.procedure import FULL, PHASE_NAMES, PHASES, SHORT, Activity, Bout, Procedure, draw_procedure, generator
+from surgicalmamba.data.synthetic.render import FRAME_HW, VIEW_HW, Renderer
 from surgicalmamba.errors import DataError
+
+# One synthetic operation as a whole: script, tracks and pictures, all from (seed, video).
+
+
+DEFAULT_FPS = 5
+_SCRIPT, _MOTION, _ANATOMY, _OPTICS = range(4)  # one random stream each
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Video number `video` (from 0) of a seed. It does not depend on how many videos a dataset has."""
+
+    seed: int
+    video: int
+    short: bool = False
+    fps: int = DEFAULT_FPS
+
+    @cached_property
+    def procedure(self) -> Procedure:
+        """Phases and bouts; cheap."""
+        return draw_procedure(generator(self.seed, self.video, _SCRIPT), self.fps, SHORT if self.short else FULL)
+
+    @cached_property
+    def tracks(self) -> Tracks:
+        """What every frame shows; a fraction of a second."""
+        return plan_motion(self.procedure, generator(self.seed, self.video, _MOTION))
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """The patient's pictures, ready to render any frame; about a second."""
+        anatomy = draw_anatomy(generator(self.seed, self.video, _ANATOMY))
+        return Renderer(anatomy, self.tracks, generator(self.seed, self.video, _OPTICS))
+
+
+def operation(seed: int, video: int, short: bool = False, fps: int = DEFAULT_FPS) -> Operation:
+    """The operation behind a video of `write_dataset`, for its script, tool presence or single frames without a file."""
+    return Operation(seed, video, short, fps)
+
 
 GENERATOR = 1  # raised when the same seed gives other videos
 UNFINISHED = ".unfinished.yaml"
@@ -199,3 +240,89 @@ def _begin(out: Path, description: bytes, files: list[Path]) -> bool:
         raise DataError(f"{out} has a phases.yaml but not all of its {len(files)} videos and label files; delete it and run again.")
     write_atomic(out / UNFINISHED, description)
     return True
+
+
+# The contact sheet: a column per phase, a row per patient, so that a reader sees which views recur.
+
+
+_CELL_HW = (150, 200)
+_TITLE_H = 26
+_ROWS = 5
+_TITLES = (
+    "Preparation",
+    "Calot dissection",
+    "Clipping, cutting",
+    "Gallbladder dissection",
+    "Packaging",
+    "Cleaning, coagulation",
+    "Retraction",
+)
+
+
+def write_contact_sheet(path: Path, seed: int) -> None:
+    """Write a PNG of frames from five operations of a seed: rows are patients, columns are phases."""
+    if path.suffix.lower() != ".png":
+        raise DataError(f"the contact sheet is a PNG picture; {path.name!r} does not end in .png.")
+    sheet = contact_sheet(seed)
+    done, png = cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_PNG_COMPRESSION, 9])
+    assert done
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}. Choose a folder you may write to.") from None
+    write_atomic(path, png.tobytes())
+
+
+def contact_sheet(seed: int) -> NDArray[np.uint8]:
+    """The sheet as RGB bytes."""
+    rows = [_title_row()]
+    for row, op in enumerate(_complete_operations(seed)):
+        cells = [_cell(op, phase, row) for phase in range(len(PHASES))]
+        rows.append(np.hstack(cells))
+    return np.vstack(rows)
+
+
+def _complete_operations(seed: int) -> list[Operation]:
+    """The first operations of the seed in which every phase occurs."""
+    found: list[Operation] = []
+    video = 0
+    while len(found) < _ROWS:
+        op = Operation(seed, video)
+        if set(op.procedure.order) == set(range(len(PHASES))):
+            found.append(op)
+        video += 1
+    return found
+
+
+def _cell(op: Operation, phase: int, row: int) -> NDArray[np.uint8]:
+    """The middle of a bout of the row-th most frequent activity of the phase; a phase with fewer starts again at the first."""
+    shares = PHASES[phase].mixture.shares
+    wanted = sorted(shares, key=lambda activity: -shares[activity])
+    for turn in range(len(wanted)):
+        activity = wanted[(row + turn) % len(wanted)]
+        bouts = [bout for bout in op.procedure.bouts if bout.phase == phase and bout.activity is activity and _shows(bout, op.fps)]
+        if bouts:
+            bout = bouts[len(bouts) // 2]
+            where = 0.35 if activity is Activity.BAG else 0.6
+            frame = op.renderer.frame(bout.start + int((bout.stop - bout.start) * where))
+            break
+    else:
+        frame = op.renderer.frame(next(bout for bout in op.procedure.bouts if bout.phase == phase).start)
+    margin = (frame.shape[1] - VIEW_HW[1]) // 2
+    cell = cv2.resize(frame[:, margin : margin + VIEW_HW[1]], (_CELL_HW[1], _CELL_HW[0]), interpolation=cv2.INTER_AREA)
+    return np.asarray(cell, dtype=np.uint8)
+
+
+def _shows(bout: Bout, fps: int) -> bool:
+    return bout.stop - bout.start >= 4 * fps
+
+
+def _title_row() -> NDArray[np.uint8]:
+    assert len(_TITLES) == len(PHASE_NAMES)
+    row = np.zeros((_TITLE_H, _CELL_HW[1] * len(_TITLES), 3), dtype=np.uint8)
+    for column, title in enumerate(_TITLES):
+        (width, _), _ = cv2.getTextSize(title, cv2.FONT_HERSHEY_SIMPLEX, 0.44, 1)
+        x = column * _CELL_HW[1] + (_CELL_HW[1] - width) // 2
+        cv2.putText(row, title, (x, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.44, (235, 235, 235), 1, cv2.LINE_AA)
+    return row
+

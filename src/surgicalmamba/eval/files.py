@@ -1,0 +1,553 @@
+"""Folders of label files and folders of predictions, matched video by video."""
+
+import csv
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from surgicalmamba.data.labels import UNLABELLED, PhaseVocabulary
+from surgicalmamba.errors import ConfigError, DataError, InputError
+from surgicalmamba.eval.pairs import FloatArray, IntArray, VideoPair, no_distribution
+from surgicalmamba.eval.score import Json
+
+# Reading label and prediction files: one row per frame, as text, from any system.
+#
+# Read are tab, comma or semicolon separated files with a header or without: `Frame<TAB>Phase` with names or ids, `frame,phase` CSV, the
+# `labels.csv` of a prepared dataset (`frame,time_s,phase`) and our prediction files (`frame,time_s,phase,name,p_0..p_k-1,intensity`). A
+# header is a first row whose frame is no number, so a file without one loses no row. Ids count as the dataset's own files count, except in
+# files with a `time_s` column, which are ours and count from 0. Every complaint names the file and the row of the file, counted from 1.
+
+
+_FRAME_NAMES = {"frame", "frames", "frame_id", "frameno", "frame_no", "frame_index", "index"}
+_PHASE_NAMES = {"phase", "phases", "phase_id", "label", "labels", "prediction", "pred", "class", "gt"}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelRows:
+    """One file. `frame` and `phase` (t,); phase is UNLABELLED where the cell is empty. `first_row` is the file's row of the first entry."""
+
+    path: Path
+    first_row: int
+    frame: IntArray
+    phase: IntArray
+    time_s: FloatArray | None = None
+    probabilities: FloatArray | None = None
+
+    @property
+    def step(self) -> int | None:
+        """Frame ids between two rows; None for a single row."""
+        return int(self.frame[1] - self.frame[0]) if len(self.frame) > 1 else None
+
+
+@dataclass(frozen=True)
+class _Columns:
+    frame: int
+    phase: int
+    time_s: int | None
+    name: int | None
+    probabilities: tuple[int, ...]
+    width: int
+
+
+def read_rows(path: Path, vocabulary: PhaseVocabulary, first_id: int | None = None, allow_unlabelled: bool = True) -> LabelRows:
+    """Read one file. `first_id` overrides what the first phase is numbered in files that are not ours."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path}: {error}. Give a text file with one `frame<TAB>phase` row per frame.") from error
+    lines = text.splitlines()
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise DataError(f"{path} is empty; expected one `frame<TAB>phase` row per frame.")
+    separator = next((mark for mark in ("\t", ";", ",") if mark in lines[0]), None)
+    columns, first_row = _columns(path, _split(lines[0], separator), len(vocabulary))
+    lines = lines[first_row - 1 :]
+    if not lines:
+        raise DataError(f"{path} has a header and no rows.")
+    table = _transpose(path, lines, separator, columns.width, first_row)
+    base = 0 if columns.time_s is not None else first_id
+    frame = _integers(path, table[columns.frame], first_row)
+    phase = _phases(path, table[columns.phase], vocabulary, base, first_row, allow_unlabelled)
+    _check_grid(path, frame, first_row)
+    if columns.name is not None:
+        _check_names(path, table[columns.name], phase, vocabulary, first_row)
+    time_s = None if columns.time_s is None else _floats(path, table, columns.time_s, first_row)
+    probabilities = [_floats(path, table, column, first_row) for column in columns.probabilities]
+    return LabelRows(path, first_row, frame, phase, time_s, np.stack(probabilities, axis=1) if probabilities else None)
+
+
+def _split(line: str, separator: str | None) -> list[str]:
+    if separator is None:
+        return line.split(maxsplit=1)
+    return next(csv.reader([line], delimiter=separator)) if '"' in line else line.split(separator)
+
+
+def _transpose(path: Path, lines: list[str], separator: str | None, width: int, first_row: int) -> list[list[str]]:
+    """The cells of each column. Without quotes and with the right number of cells in every line, one split of the whole text does it."""
+    if separator is not None and set(map(str.count, lines, repeat(separator))) == {width - 1}:
+        text = separator.join(lines)
+        if '"' not in text:
+            cells = text.split(separator)
+            return [cells[column::width] for column in range(width)]
+    rows = [_split(line, separator) for line in lines]
+    for index, row in enumerate(rows):
+        if len(row) != width:
+            raise DataError(f"{path} row {first_row + index} has {len(row)} columns where {width} are needed; is the file cut or mixed?")
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _columns(path: Path, first: list[str], n_phases: int) -> tuple[_Columns, int]:
+    """Where the columns are, and the row of the file where the data begin."""
+    if first[0].strip().lstrip("+-").isdigit():
+        if len(first) != 2:
+            raise DataError(f"{path} row 1 has {len(first)} columns and there is no header; without one, two are needed: frame and phase.")
+        return _Columns(0, 1, None, None, (), 2), 1
+    names = [cell.strip().lower().replace(" ", "_") for cell in first]
+    frame = next((index for index, name in enumerate(names) if name in _FRAME_NAMES), None)
+    phase = next((index for index, name in enumerate(names) if name in _PHASE_NAMES), None)
+    if frame is None or phase is None:
+        missing = "frame" if frame is None else "phase"
+        raise DataError(f"{path} row 1 is neither a header with a {missing} column nor a row `frame, phase`: {', '.join(first)[:80]!r}.")
+    probabilities = tuple(index for index, name in enumerate(names) if name.startswith("p_") and name[2:].isdigit())
+    if probabilities and [names[index] for index in probabilities] != [f"p_{number}" for number in range(n_phases)]:
+        raise DataError(f"{path} has {len(probabilities)} probability columns; {n_phases} phases need p_0 to p_{n_phases - 1} in order.")
+    time_s = names.index("time_s") if "time_s" in names else None
+    name = names.index("name") if "name" in names else None
+    return _Columns(frame, phase, time_s, name, probabilities, len(names)), 2
+
+
+def _integers(path: Path, cells: Sequence[str], first_row: int) -> IntArray:
+    try:
+        return np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
+    except (ValueError, OverflowError):
+        index = next(index for index, cell in enumerate(cells) if not cell.strip().lstrip("+-").isdigit() or len(cell) > 18)
+        raise DataError(f"{path} row {first_row + index}: frame {cells[index]!r} is no whole number.") from None
+
+
+def _floats(path: Path, table: list[list[str]], column: int, first_row: int) -> FloatArray:
+    cells = table[column]
+    try:
+        values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
+    except ValueError:
+        index = next(index for index, cell in enumerate(cells) if not _is_number(cell))
+        raise DataError(f"{path} row {first_row + index}: {cells[index]!r} in column {column + 1} is no number.") from None
+    if not np.isfinite(values).all():
+        row = first_row + int(np.argmax(~np.isfinite(values)))
+        raise DataError(f"{path} row {row} holds a number that is not finite in column {column + 1}.")
+    return values
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _phases(
+    path: Path, cells: Sequence[str], vocabulary: PhaseVocabulary, base: int | None, first_row: int, allow_unlabelled: bool
+) -> IntArray:
+    ids: dict[str, int] = {}
+    for text in set(cells):
+        try:
+            if not text.strip() and allow_unlabelled:
+                ids[text] = UNLABELLED
+            elif not text.strip():
+                raise DataError("a prediction is missing")
+            else:
+                ids[text] = vocabulary.id_of(text, base)
+        except DataError as error:
+            raise DataError(f"{path} row {first_row + cells.index(text)}: {error}") from None
+    return np.fromiter(map(ids.__getitem__, cells), dtype=np.int64, count=len(cells))
+
+
+def _check_grid(path: Path, frame: IntArray, first_row: int) -> None:
+    steps = np.diff(frame)
+    if len(steps) == 0 or (steps[0] > 0 and (steps == steps[0]).all()):
+        return
+    index = int(np.argmax(steps <= 0)) if (steps <= 0).any() else int(np.argmax(steps != steps[0]))
+    raise DataError(
+        f"{path} row {first_row + index + 1}: frame {frame[index + 1]} follows frame {frame[index]}, but the first rows are {steps[0]} "
+        "apart: mixed frame grids in one file."
+    )
+
+
+def _check_names(path: Path, cells: Sequence[str], phase: IntArray, vocabulary: PhaseVocabulary, first_row: int) -> None:
+    """A file that carries ids and names must agree with itself: this catches a different order of phases."""
+    pairs = list(zip(cells, phase.tolist(), strict=True))
+    for text, number in sorted(set(pairs)):
+        if not text.strip():
+            continue
+        where = f"{path} row {first_row + pairs.index((text, number))}"
+        try:
+            named = vocabulary.id_of_name(text)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        if named != number:
+            expected = repr(vocabulary.names[number]) if number >= 0 else "unlabelled"
+            raise DataError(
+                f"{where}: phase {number} is called {text!r} here but {expected} in {vocabulary.dataset}; "
+                "the file uses another order of phases."
+            )
+
+
+# The prediction file: written once, scored anywhere.
+#
+# A folder holds one CSV per video (`frame,time_s,phase,name,p_0..p_k-1,intensity`) and a `run.json` that says where they come from. Files
+# appear whole or not at all.
+
+
+RUN_FILE = "run.json"
+FORMAT = "surgicalmamba-predictions"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a reader must know about a folder of predictions."""
+
+    dataset: str
+    phases: tuple[str, ...]
+    fps: float
+    """Rows per second of the prediction files."""
+    split: str | None = None
+    seed: int | None = None
+    checkpoint_sha256: str | None = None
+    config: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class VideoPrediction:
+    """The output for one video: frame ids (t,), seconds (t,), phase ids (t,) and, where there are any, probabilities (t, k) and intensity
+    (t,)."""
+
+    frame: IntArray
+    time_s: FloatArray
+    phase: IntArray
+    probabilities: FloatArray | None = None
+    intensity: FloatArray | None = None
+
+
+def write_predictions(folder: Path, video: str, prediction: VideoPrediction, vocabulary: PhaseVocabulary) -> Path:
+    """Write `<folder>/<video>.csv` in one step and return its path."""
+    _check(video, prediction, len(prediction.frame), len(vocabulary))
+    return _write_whole(folder, f"{video}.csv", lambda stream: stream.writelines(prediction_lines(prediction, vocabulary)))
+
+
+def prediction_lines(prediction: VideoPrediction, vocabulary: PhaseVocabulary) -> Iterator[str]:
+    """The text of a prediction file, line by line."""
+    header = ["frame", "time_s", "phase", "name", *(f"p_{index}" for index in range(len(vocabulary))), "intensity"]
+    probabilities = prediction.probabilities
+    if probabilities is None:
+        header = header[:4] + header[-1:]
+    names = [f'"{name}"' if "," in name else name for name in vocabulary.names]
+    yield ",".join(header) + "\n"
+    for row in range(len(prediction.frame)):
+        phase = int(prediction.phase[row])
+        cells = [str(int(prediction.frame[row])), f"{prediction.time_s[row]:.12g}", str(phase), names[phase]]
+        if probabilities is not None:
+            cells += [f"{value:.9g}" for value in probabilities[row]]
+        cells.append("" if prediction.intensity is None else f"{prediction.intensity[row]:.9g}")
+        yield ",".join(cells) + "\n"
+
+
+def _check(video: str, prediction: VideoPrediction, n_rows: int, n_phases: int) -> None:
+    if not video or Path(video).name != video:
+        raise InputError(f"video name {video!r} cannot be a file name; use the name of the video without folders.")
+    shapes: Sequence[tuple[str, FloatArray | IntArray | None, tuple[int, ...]]] = (
+        ("time_s", prediction.time_s, (n_rows,)),
+        ("phase", prediction.phase, (n_rows,)),
+        ("probabilities", prediction.probabilities, (n_rows, n_phases)),
+        ("intensity", prediction.intensity, (n_rows,)),
+    )
+    for name, array, shape in shapes:
+        if array is not None and array.shape != shape:
+            raise InputError(f"{name} of {video} has shape {array.shape}; {shape} is needed.")
+        if array is not None and not np.isfinite(array).all():
+            raise InputError(f"{name} of {video} holds a number that is not finite at row {int(np.argwhere(~np.isfinite(array))[0][0])}.")
+    if n_rows == 0 or prediction.phase.min() < 0 or prediction.phase.max() >= n_phases:
+        raise InputError(f"predictions of {video} must be at least one phase id from 0 to {n_phases - 1}.")
+
+
+def write_run(folder: Path, info: RunInfo) -> Path:
+    """Write `<folder>/run.json` in one step and return its path."""
+    document = {"format": FORMAT, "version": VERSION, **vars(info), "phases": list(info.phases)}
+    return _write_whole(folder, RUN_FILE, lambda stream: stream.write(json.dumps(document, indent=2) + "\n"))
+
+
+def read_run(folder: Path) -> RunInfo | None:
+    """The folder's run.json, or None where there is none (a plain folder of some other system's files)."""
+    path = folder / RUN_FILE
+    if not path.is_file():
+        return None
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"cannot read {path}: {error}. Write the predictions anew.") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DataError(f"{path} is no description of predictions (its format is not {FORMAT!r}); remove it or write the predictions anew.")
+    if document.get("version") != VERSION:
+        raise DataError(f"{path} has version {document.get('version')!r}; this program reads {VERSION}. Use the version that wrote it.")
+    phases, fps = document.get("phases"), document.get("fps")
+    if not isinstance(phases, list) or not all(isinstance(name, str) for name in phases) or not phases:
+        raise DataError(f"{path}: `phases` must be the list of phase names in id order.")
+    if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not fps > 0:
+        raise DataError(f"{path}: `fps` is {fps!r}; it must be the rows per second of the prediction files.")
+    config = document.get("config")
+    return RunInfo(
+        dataset=str(document.get("dataset", "")),
+        phases=tuple(phases),
+        fps=float(fps),
+        split=document.get("split"),
+        seed=document.get("seed"),
+        checkpoint_sha256=document.get("checkpoint_sha256"),
+        config=config if isinstance(config, dict) else {},
+    )
+
+
+def _write_whole(folder: Path, name: str, write: Callable[[TextIO], object]) -> Path:
+    """Write beside the target, then rename: a reader never meets half a file, whatever happens to the writer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".partial")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, folder / name)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return folder / name
+
+
+_SUFFIXES = (".txt", ".csv", ".tsv")
+_OTHER_FILES = re.compile(r"(timestamps?|tools?)$|^readme", re.IGNORECASE)
+_DECORATION = re.compile(
+    r"^(labels?|phases?|pred|predictions?)[-_]|[-_](annotations?|phases?|labels?|gt|pred|predictions?)$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How labels and predictions are paired. The defaults refuse whatever could pair the wrong rows."""
+
+    tolerance_rows: int = 0
+    """Rows by which a video's two files may differ in length; the longer one is cut at its end."""
+    by_row: bool = False
+    """Pair rows by their order and ignore frame ids."""
+    sample_labels: bool = False
+    """Keep of each label file only the rows whose frame id the prediction file has; every prediction must find its row."""
+    common_videos: bool = False
+    """Score only videos that both folders hold, instead of refusing."""
+    label_first_id: int | None = None
+    prediction_first_id: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Videos of several runs with the same labels, and what was found out while reading."""
+
+    runs: list[list[VideoPair]]
+    fps: float | None
+    """Rows per second, where the files tell."""
+    mixed_steps: str | None
+    """Two videos with different frame steps, in words; None if all agree."""
+    notes: tuple[str, ...]
+    run_infos: tuple[RunInfo | None, ...]
+
+
+def video_key(stem: str) -> str:
+    """The video's name in a file name: `video41-phase`, `Video41` and `video41_pred` are all video41."""
+    key = stem
+    while True:
+        shorter = _DECORATION.sub("", key)
+        if shorter == key or not shorter:
+            return key.casefold()
+        key = shorter
+
+
+def find_files(folder: Path, what: str) -> dict[str, Path]:
+    """Files of a folder by video name: `<video>.txt|csv|tsv`, or those of a prepared dataset (`videos/<video>/labels.csv`)."""
+    if folder.is_file():
+        return {video_key(folder.stem): folder}
+    if not folder.is_dir():
+        raise DataError(f"the {what} folder {folder} does not exist; give a folder with one file per video.")
+    found: dict[str, Path] = {}
+    if (folder / "dataset.json").is_file() and (folder / "videos").is_dir():
+        folder = folder / "videos"
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and (path / "labels.csv").is_file():
+            key, path = path.name.casefold(), path / "labels.csv"
+        elif path.is_file() and path.suffix.lower() in _SUFFIXES and not _OTHER_FILES.search(path.stem):
+            key = video_key(path.stem)
+        else:
+            continue
+        if key in found:
+            raise DataError(f"{found[key]} and {path} are both video {key!r}; keep one file per video.")
+        found[key] = path
+    if not found:
+        raise DataError(f"no {what} in {folder}; expected one .txt, .csv or .tsv file per video.")
+    return found
+
+
+def load(labels: Path, predictions: Sequence[Path], vocabulary: PhaseVocabulary, matching: Matching | None = None) -> Loaded:
+    """Read and pair one folder of labels with one folder of predictions per run."""
+    how = matching or Matching()
+    if not predictions:
+        raise ConfigError("no predictions given; name a folder with one prediction file per video.")
+    label_files = find_files(labels, "labels")
+    folders = [find_files(folder, "predictions") for folder in predictions]
+    if len(label_files) == 1 and labels.is_file():
+        only = next(iter(label_files))
+        folders = [{only: next(iter(files.values()))} if len(files) == 1 else files for files in folders]
+    notes: list[str] = []
+    names = _common_videos(labels, label_files, predictions, folders, how, notes)
+    infos = tuple(_run_info(folder, vocabulary) for folder in predictions)
+    truths = {name: read_rows(label_files[name], vocabulary, how.label_first_id) for name in names}
+    runs: list[list[VideoPair]] = []
+    steps: dict[int, Path] = {}
+    rates = {info.fps: str(folder / "run.json") for folder, info in zip(predictions, infos, strict=True) if info}
+    for files in folders:
+        videos = []
+        for name in names:
+            rows = read_rows(files[name], vocabulary, how.prediction_first_id, allow_unlabelled=False)
+            truth = _sample(truths[name], rows, how, notes) if how.sample_labels else truths[name]
+            videos.append(_pair(name, truth, rows, how, notes))
+            for side in (truth, rows):
+                if side.step is not None and not how.by_row:
+                    steps.setdefault(side.step, side.path)
+                rate = rows_per_second(side)
+                if rate is not None:
+                    rates.setdefault(rate, str(side.path))
+        runs.append(videos)
+    if len(rates) > 1:
+        (first, where), (second, elsewhere) = list(rates.items())[:2]
+        raise DataError(f"{where} has {first:g} rows per second and {elsewhere} {second:g}; mixed frame grids cannot be scored together.")
+    mixed = None
+    if len(steps) > 1:
+        (first_step, where_path), (second_step, other_path) = list(steps.items())[:2]
+        mixed = f"frame ids are {first_step} apart in {where_path} and {second_step} apart in {other_path}"
+    return Loaded(runs, next(iter(rates), None), mixed, tuple(notes), infos)
+
+
+def _common_videos(
+    labels: Path, label_files: dict[str, Path], predictions: Sequence[Path], folders: list[dict[str, Path]], how: Matching, notes: list[str]
+) -> list[str]:
+    common = set(label_files)
+    for folder, files in zip(predictions, folders, strict=True):
+        for missing, present, where in ((set(label_files) - set(files), labels, folder), (set(files) - set(label_files), folder, labels)):
+            if not missing:
+                continue
+            listed = ", ".join(sorted(missing)[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            if not how.common_videos:
+                raise DataError(f"{listed}: in {present} but not in {where}; add the files, or score the rest with --common-videos.")
+            notes.append(f"left out {len(missing)} video(s) that {where} does not hold: {', '.join(sorted(missing))}")
+        common &= set(files)
+    if not common:
+        raise DataError(f"{labels} and {predictions[0]} have no video in common; files are matched by name, such as video41.")
+    return sorted(common, key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sort key with numbers by value: video2 before video10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _run_info(folder: Path, vocabulary: PhaseVocabulary) -> RunInfo | None:
+    info = read_run(folder) if folder.is_dir() else None
+    if info is not None:
+        if len(info.phases) != len(vocabulary):
+            raise DataError(f"{folder / 'run.json'} lists {len(info.phases)} phases, but {vocabulary.dataset} has {len(vocabulary)}.")
+        for index, (name, expected) in enumerate(zip(info.phases, vocabulary.names, strict=True)):
+            try:
+                agrees = vocabulary.id_of_name(name) == index
+            except DataError:
+                agrees = False
+            if not agrees:
+                raise DataError(f"{folder / 'run.json'}: phase {index} is {name!r} but {expected!r} in {vocabulary.dataset}.")
+    return info
+
+
+def _sample(truth: LabelRows, predicted: LabelRows, how: Matching, notes: list[str]) -> LabelRows:
+    """The label rows at the frames of the predictions, for labels that are denser than what was predicted."""
+    index = np.minimum(np.searchsorted(truth.frame, predicted.frame), len(truth.frame) - 1)
+    absent = truth.frame[index] != predicted.frame
+    if absent.any():
+        row = int(np.argmax(absent))
+        raise DataError(
+            f"{predicted.path} row {predicted.first_row + row} is frame {predicted.frame[row]}, which {truth.path} does not have: "
+            "mixed frame grids."
+        )
+    step = predicted.step or 1
+    uncovered = int(truth.frame[-1] - predicted.frame[-1]) // step + int(predicted.frame[0] - truth.frame[0]) // step
+    if uncovered > how.tolerance_rows:
+        raise DataError(
+            f"{predicted.path} covers frames {predicted.frame[0]} to {predicted.frame[-1]} of {truth.path}, whose rows go from "
+            f"{truth.frame[0]} to {truth.frame[-1]}: {uncovered} row(s) are missing. Predict them, or allow --tolerance {uncovered}."
+        )
+    if uncovered:
+        notes.append(f"left out {uncovered} row(s) of {truth.path} beyond the predictions")
+    time_s = None if truth.time_s is None else truth.time_s[index]
+    return LabelRows(truth.path, truth.first_row, truth.frame[index], truth.phase[index], time_s)
+
+
+def _pair(name: str, truth: LabelRows, predicted: LabelRows, how: Matching, notes: list[str]) -> VideoPair:
+    n_truth, n_predicted = len(truth.frame), len(predicted.frame)
+    rows = min(n_truth, n_predicted)
+    if not how.by_row:
+        differ = truth.frame[:rows] != predicted.frame[:rows]
+        if differ.any():
+            index = int(np.argmax(differ))
+            raise DataError(
+                f"{truth.path} row {truth.first_row + index} is frame {truth.frame[index]}, but {predicted.path} row "
+                f"{predicted.first_row + index} is frame {predicted.frame[index]}: mixed frame grids. If labels are denser, "
+                "--sample-labels takes their rows at the predicted frames; if ids mean nothing, --by-row pairs by order."
+            )
+    if n_truth != n_predicted:
+        longer = truth if n_truth > n_predicted else predicted
+        if abs(n_truth - n_predicted) > how.tolerance_rows:
+            raise DataError(
+                f"{name}: {truth.path} has {n_truth} rows and {predicted.path} {n_predicted}; {longer.path} goes on at row "
+                f"{longer.first_row + rows}. Give equal lengths, or allow it with --tolerance {abs(n_truth - n_predicted)}."
+            )
+        notes.append(f"cut the last {abs(n_truth - n_predicted)} row(s) of {longer.path}")
+    labels = truth.phase[:rows]
+    if not (labels >= 0).any():
+        raise DataError(f"{truth.path} labels none of its rows; there is nothing to score.")
+    return VideoPair(name, labels, predicted.phase[:rows], _checked(predicted, rows))
+
+
+def _checked(predicted: LabelRows, rows: int) -> FloatArray | None:
+    values = predicted.probabilities
+    if values is None:
+        return None
+    wrong = no_distribution(values)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise DataError(f"{predicted.path} row {predicted.first_row + index}: probabilities must lie between 0 and 1 and sum to 1.")
+    return values[:rows]
+
+
+def rows_per_second(rows: LabelRows) -> float | None:
+    """Rows per second told by the time column, to four digits."""
+    if rows.time_s is None or len(rows.time_s) < 2:
+        return None
+    span = float(rows.time_s[-1] - rows.time_s[0])
+    if not (np.diff(rows.time_s) > 0).all():
+        raise DataError(f"{rows.path} row {rows.first_row + 1 + int(np.argmax(np.diff(rows.time_s) <= 0))}: time_s does not increase.")
+    return float(f"{(len(rows.time_s) - 1) / span:.4g}")
+

@@ -1,0 +1,1 @@
+"""Live recognition: sources, sessions, estimates, sinks and snapshots."""

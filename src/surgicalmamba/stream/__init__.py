@@ -1,1 +1,0 @@
-"""Live recognition: sessions, the engines that run them, snapshots."""
