@@ -1,8 +1,13 @@
-"""Resident memory of a process."""
+"""The device to compute on, and the memory a process holds."""
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,14 @@ def resident(process: int | str = "self") -> Resident:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return Resident(peak, peak)
+
+
+def pick_device(name: str) -> "torch.device":
+    """`auto` is this process's GPU where there is one, then Apple's, then the CPU."""
+    import torch
+
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from surgicalmamba.data.images import encode_jpeg
+from surgicalmamba.stream.output import OutputStage
 
 import surgicalmamba as sm
 from compat import observed
-from surgicalmamba.data.images import encode_jpeg
-from surgicalmamba.stream.output import OutputStage
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.run import Watcher, train
 

@@ -61,7 +61,7 @@ def stream(
         return
 
     from surgicalmamba.cli.watch import Watch
-    from surgicalmamba.train.distributed import pick_device
+    from surgicalmamba.devices import pick_device
 
     job = Job.open(source, model, engine, rates[0], rates[1], chosen, output_stage, pick_device(device), _say)
     with Watch(job.timeline, job.source.duration_s, source) as watch:
@@ -83,7 +83,7 @@ def _stream_to(
     from rich.console import Console
     from rich.status import Status
 
-    from surgicalmamba.data.store import write_atomic
+    from surgicalmamba.files import write_atomic
     from surgicalmamba.server.client import Client, stream_to_server
 
     client = Client(server, token)

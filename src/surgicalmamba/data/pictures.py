@@ -1,6 +1,5 @@
 """A folder of images as a recording, and the one place that reads and writes JPEG."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from surgicalmamba.data.records import By, Frame, IndexSampling, ReadReport, VideoInfo
 from surgicalmamba.errors import ConfigError, DataError
+from surgicalmamba.files import natural_key
 
 # From a camera picture to the stored one: cut the dark margin of the endoscope's round view, then 250 x 250.
 #
@@ -124,11 +124,6 @@ def read_image(path: Path, least_side: int = 0) -> NDArray[np.uint8]:
     if bgr is None:
         raise DataError(f"{path}: not a readable image.")
     return np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)
-
-
-def natural_key(name: str) -> list[tuple[int, int | str]]:
-    """Sort key under which `frame10` follows `frame9`, and letter case does not matter."""
-    return [(0, int(part)) if part.isdigit() else (1, part.casefold()) for part in re.split(r"([0-9]+)", name) if part]
 
 
 def image_files(folder: Path) -> list[Path]:

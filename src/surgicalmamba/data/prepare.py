@@ -18,10 +18,11 @@ from surgicalmamba.data.labels import PAST_THE_END, UNLABELLED, Labels, RowLabel
 from surgicalmamba.data.manifest import FORMAT, Kind, Manifest, Setting, SourceFile, Split, VideoEntry, fingerprints, settings_hash
 from surgicalmamba.data.pictures import JPEG_QUALITY, ImageFolder, Preprocess, encode_jpeg
 from surgicalmamba.data.records import IndexSampling, VideoInfo
-from surgicalmamba.data.store import MANIFEST, PARTIAL, SampleTable, VideoDraft, finish, finished_video, read_manifest, remedy, valid_id
+from surgicalmamba.data.store import MANIFEST, PARTIAL, SampleTable, VideoDraft, finish, finished_video, read_manifest, valid_id
 from surgicalmamba.data.video import VideoFile
 from surgicalmamba.data.workers import Ended, Tell, run_tasks
 from surgicalmamba.errors import ConfigError, DataError
+from surgicalmamba.files import remedy
 
 # One procedure from its source files to its place in a prepared dataset.
 

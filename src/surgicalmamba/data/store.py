@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from surgicalmamba.data.labels import UNLABELLED
 from surgicalmamba.data.manifest import Kind, Manifest, VideoEntry
 from surgicalmamba.errors import DataError
+from surgicalmamba.files import remedy, write_atomic
 
 MANIFEST = "dataset.json"
 PARTIAL = ".partial"
@@ -190,39 +191,6 @@ def labels_text(table: SampleTable) -> str:
     rows = zip(table.frame.tolist(), table.time_s.tolist(), table.phase.tolist(), strict=True)
     body = "".join(f"{frame},{time_s:.6f},{'' if phase == UNLABELLED else phase}\n" for frame, time_s, phase in rows)
     return f"{LABELS_HEADER}\n{body}"
-
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing: to a neighbour first, to disk, then renamed over the target."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise DataError(f"cannot write {path}: {error.strerror}. {remedy(error)}") from None
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; it may be there already."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make the folder {folder}: {error.strerror}. {remedy(error)}") from None
-
-
-def remedy(error: OSError) -> str:
-    """What a user can do about a failed write."""
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Free some space and run the same command again: finished videos are kept."
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "Choose a folder you may write to, or change its permissions."
-    return "Check the disk and run the same command again: finished videos are kept."
 
 
 class VideoDraft:

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from surgicalmamba.data.store import make_folder, write_atomic
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 from surgicalmamba.eval.score import Json, to_json
+from surgicalmamba.files import make_folder, write_atomic
 from surgicalmamba.insight.inspection import (
     BARE,
     OWN,

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from surgicalmamba.data.store import make_folder, write_atomic
 from surgicalmamba.eval.score import Json
 from surgicalmamba.eval.segments import BURST_REACH
+from surgicalmamba.files import make_folder, write_atomic
 from surgicalmamba.insight.regime import LARGE_SPREAD, LITTLE_SPREAD, Annotations, PhaseLengths, Regime, boundary_survival, burst_mass
 from surgicalmamba.report.colours import colour, hatch
 from surgicalmamba.report.tables import align

@@ -16,12 +16,13 @@ from pydantic import Field, model_validator
 
 from surgicalmamba.config import Section
 from surgicalmamba.data.labels import PhaseVocabulary
-from surgicalmamba.data.store import PreparedDataset, write_atomic
+from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.eval.files import read_rows
 from surgicalmamba.eval.probabilities import log_losses, reliability
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
+from surgicalmamba.files import write_atomic
 
 # What may follow the model, off unless asked for: calibrated probabilities, and a forward filter over phases. Both look at the past
 # alone and answer at once: their declared delay is 0 frames.

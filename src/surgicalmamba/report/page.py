@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surgicalmamba.data.store import write_atomic
+from surgicalmamba.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

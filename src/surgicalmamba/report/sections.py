@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
-from surgicalmamba.data.store import write_atomic
 from surgicalmamba.eval.score import Json
+from surgicalmamba.files import write_atomic
 from surgicalmamba.version import __version__
 
 

@@ -93,15 +93,6 @@ def leave_process() -> None:
         os._exit(0)
 
 
-def pick_device(wanted: str) -> torch.device:
-    """`auto` is this process's GPU where there is one, then Apple's, then the CPU."""
-    if wanted != "auto":
-        return torch.device(wanted)
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
 # One model spread over processes (PyTorch's FSDP): weights, gradients and moments are split, and a part is put together while it runs.
 #
 # A sharded tensor is a DTensor. `whole` gives its full value and `part_of` the piece of a full value that belongs here; both are for all

@@ -16,11 +16,11 @@ from surgicalmamba.data.clips import read_frame
 from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import WholeFrame, normalise
+from surgicalmamba.devices import pick_device
 from surgicalmamba.errors import ConfigError, DataError, SurgicalMambaError
 from surgicalmamba.eval.files import RunInfo, VideoPrediction, write_predictions, write_run
 from surgicalmamba.model.checkpoint import best_of, load
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
-from surgicalmamba.train.distributed import pick_device
 
 
 def features_of(model: AnyRecognizer, video: PreparedVideo, start: int, stop: int, device: torch.device) -> Tensor:

@@ -18,6 +18,7 @@ from surgicalmamba.data.clips import ClipLoader, FeatureNoise
 from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
 from surgicalmamba.data.transforms import Augment, WholeFrame
+from surgicalmamba.devices import pick_device
 from surgicalmamba.errors import ConfigError, NonFiniteError
 from surgicalmamba.eval.files import RunInfo, write_predictions, write_run
 from surgicalmamba.eval.protocols import score
@@ -26,7 +27,7 @@ from surgicalmamba.model.checkpoint import load_backbone, load_fitting
 from surgicalmamba.model.recognizer import AnyRecognizer
 from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba.train.distributed import World, join_world, leave_world, pick_device, shard
+from surgicalmamba.train.distributed import World, join_world, leave_world, shard
 from surgicalmamba.train.inside import BoundaryFrames, Measured, boundary_frames, look_inside
 from surgicalmamba.train.loop import Trainer, WeightAverage, adamw
 from surgicalmamba.train.losses import Objective, class_weights_of, target_of

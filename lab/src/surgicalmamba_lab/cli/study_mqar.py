@@ -31,8 +31,8 @@ def mqar(
     """
     import os
 
+    from surgicalmamba.devices import pick_device
     from surgicalmamba.report.sections import circumstances, refresh_page, slug
-    from surgicalmamba.train.distributed import pick_device
     from surgicalmamba_lab.studies.figures import figure_on_page, save_figure
     from surgicalmamba_lab.studies.mqar import final_runs, gather_recall, rate_runs, train_all, write_recall
     from surgicalmamba_lab.studies.mqar_config import preset_config

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from surgicalmamba.data.store import make_folder, write_atomic
+from surgicalmamba.files import make_folder, write_atomic
 from surgicalmamba.report.page import save_figure
 from surgicalmamba_lab.studies.equations_intensity import cost_section, selectivity_section
 from surgicalmamba_lab.studies.equations_page import Section

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from surgicalmamba.data.store import write_atomic
 from surgicalmamba.errors import StudyError
 from surgicalmamba.eval.compare import Comparison, compare
 from surgicalmamba.eval.pairs import FloatArray
 from surgicalmamba.eval.score import Json, to_json
+from surgicalmamba.files import write_atomic
 from surgicalmamba_lab.studies.mqar_config import Cell, MqarConfig, Variant
 from surgicalmamba_lab.studies.mqar_train import RecallRun, train_run
 from surgicalmamba_lab.studies.processes import end_with_the_study, job_processes

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from surgicalmamba.data.store import write_atomic
 from surgicalmamba.errors import StudyError
+from surgicalmamba.files import write_atomic
 from surgicalmamba.train.config import OptimSettings
 from surgicalmamba.train.loop import adamw, set_learning_rate
 from surgicalmamba.train.state import RunState, load_state, save_state

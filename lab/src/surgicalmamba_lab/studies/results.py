@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from surgicalmamba.data.labels import PhaseVocabulary
-from surgicalmamba.data.store import PreparedDataset, write_atomic
+from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.eval.compare import VIDEOS_FOR_A_SPREAD, Comparison, SpreadComparison, compare, compare_spread, resampled_levels, verdict
 from surgicalmamba.eval.files import Matching, load
 from surgicalmamba.eval.frame import rules_for
 from surgicalmamba.eval.pairs import FloatArray, VideoPair
 from surgicalmamba.eval.protocols import USUAL_RULES, score_runs
 from surgicalmamba.eval.score import Json, Report, Settings, describe, to_json
+from surgicalmamba.files import write_atomic
 from surgicalmamba.report.sections import provenance_line
 from surgicalmamba.report.tables import number
 from surgicalmamba_lab.studies.runner import Job, training_seconds

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from surgicalmamba.data.labels import PAST_THE_END, UNLABELLED, Labels, PhaseVocabulary, RowFormat, load_vocabulary, read_row_labels
 from surgicalmamba.data.manifest import Setting, Split, shipped_splits
-from surgicalmamba.data.pictures import image_files, natural_key
+from surgicalmamba.data.pictures import image_files
 from surgicalmamba.data.records import By
 from surgicalmamba.errors import ConfigError, DataError
+from surgicalmamba.files import natural_key
 
 # Numeric arrays from .npy and .npz files of others: never unpickled, checked for shape, type and finite values.
 

@@ -10,9 +10,10 @@ from surgicalmamba.data.adapters.base import Found, Procedure, VideoAdapter, onl
 from surgicalmamba.data.adapters.grasp import check_numbering, read_coco_phases
 from surgicalmamba.data.labels import Labels, PhaseVocabulary, load_vocabulary, read_any, start_labels
 from surgicalmamba.data.manifest import Setting, Split, automatic_split, file_splits
-from surgicalmamba.data.pictures import SUFFIXES, natural_key
+from surgicalmamba.data.pictures import SUFFIXES
 from surgicalmamba.data.records import parse_fps
 from surgicalmamba.errors import DataError
+from surgicalmamba.files import natural_key
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".ts", ".mts", ".webm", ".wmv"})
 LABEL_SUFFIXES = frozenset({".txt", ".csv", ".tsv"})

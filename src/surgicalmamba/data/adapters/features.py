@@ -22,8 +22,8 @@ from surgicalmamba.data.adapters.base import (
 from surgicalmamba.data.adapters.custom import description_settings, label_files, own_id, own_splits, phases_file, read_description
 from surgicalmamba.data.labels import PhaseVocabulary, RowLabels, load_vocabulary, read_any
 from surgicalmamba.data.manifest import Setting, Split
-from surgicalmamba.data.pictures import natural_key
 from surgicalmamba.errors import DataError
+from surgicalmamba.files import natural_key
 
 
 class Features(FeatureAdapter):

@@ -21,12 +21,12 @@ from av.codec.context import Flags
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from surgicalmamba.data.store import remedy, write_atomic
 from surgicalmamba.data.synthetic.anatomy import draw_anatomy
 from surgicalmamba.data.synthetic.motion import Tracks, plan_motion
 from surgicalmamba.data.synthetic.procedure import FULL, PHASE_NAMES, PHASES, SHORT, Activity, Bout, Procedure, draw_procedure, generator
 from surgicalmamba.data.synthetic.render import FRAME_HW, VIEW_HW, Renderer
 from surgicalmamba.errors import DataError
+from surgicalmamba.files import remedy, write_atomic
 
 # One synthetic operation as a whole: script, tracks and pictures, all from (seed, video).
 
