@@ -1,7 +1,8 @@
-"""The wheel, without the clone: built, installed into an empty environment beside its declared dependencies, and used.
+"""The wheel without the clone: built, installed into an empty environment, and used.
 
-Nothing is downloaded. The dependencies are links to the distributions of the environment that runs the tests, and only those that
-the wheel asks for, extras left out: an import that pyproject.toml does not declare fails here."""
+Nothing is downloaded. The dependencies are links to the distributions of the environment that runs the tests.
+Only those are linked that the wheel requires without extras: an import that pyproject.toml does not declare
+fails."""
 
 import importlib.metadata
 import os
@@ -24,8 +25,10 @@ BUILD_TOOLS = (Requirement("pip>=22.3"), Requirement("setuptools>=77"))
 
 
 def run(*command, cwd):
-    """Run a command that must succeed, with nothing of this environment on its path; returns what it printed."""
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    """Run a command that must succeed, without this environment's Python path; returns what it printed."""
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+    }
     result = subprocess.run(command, cwd=cwd, env=outside, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{' '.join(map(str, command))}:\n{result.stdout}\n{result.stderr}"
     return result.stdout
@@ -73,13 +76,17 @@ def dependencies(wheel):
             continue
         found[name] = importlib.metadata.distribution(name)
         missing += found[name].requires or []
-        assert found[name].version in wish.specifier, f"{wish} is declared; this environment has {found[name].version}"
+        assert found[name].version in wish.specifier, (
+            f"{wish} is declared; this environment has {found[name].version}"
+        )
     return found
 
 
 def link_into(site_packages, distribution):
-    """Link the top-level files and folders of an installed distribution; scripts, which lie outside, are left out."""
-    for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
+    """Link the top-level files and folders of an installed distribution, but not its scripts."""
+    for top in {
+        file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")
+    }:
         link = site_packages / top
         if not link.exists():  # folders such as `nvidia` belong to several distributions
             link.symlink_to(distribution.locate_file(top))
@@ -96,7 +103,17 @@ def environment(wheel, tmp_path_factory):
         link_into(site_packages, distribution)
     programs = Path(sysconfig.get_path("scripts", "venv", place))
     options = ["--quiet", "--no-deps", "--no-index", "--no-warn-script-location"]
-    run(sys.executable, "-m", "pip", "--python", str(programs / "python"), "install", *options, str(wheel), cwd=folder)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(programs / "python"),
+        "install",
+        *options,
+        str(wheel),
+        cwd=folder,
+    )
     return programs
 
 
@@ -109,7 +126,9 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
 
 
 def test_the_installed_package_is_the_one_of_the_wheel(environment, tmp_path):
-    where = run(environment / "python", "-c", "import surgicalmamba; print(surgicalmamba.__file__)", cwd=tmp_path)
+    where = run(
+        environment / "python", "-c", "import surgicalmamba; print(surgicalmamba.__file__)", cwd=tmp_path
+    )
     assert Path(where.strip()).is_relative_to(environment.parent)
 
 
@@ -119,7 +138,9 @@ def test_the_demo_recognizes_an_operation_and_leaves_a_report(environment, tmp_p
 
 
 def test_doctor_finds_the_installation_complete(environment, tmp_path):
-    verdicts = [line.split()[:2] for line in run(environment / "surgicalmamba", "doctor", cwd=tmp_path).splitlines()]
+    verdicts = [
+        line.split()[:2] for line in run(environment / "surgicalmamba", "doctor", cwd=tmp_path).splitlines()
+    ]
     assert ["ok", "surgicalmamba"] in verdicts and ["ok", "torch"] in verdicts
     assert ["-", "onnxruntime"] in verdicts, "an extra that nobody asked for is installed"
 
