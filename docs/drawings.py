@@ -3,7 +3,7 @@
     python docs/drawings.py             into docs/images
     python docs/drawings.py FOLDER
 
-A unit is an inch. Names in fixed width are modules below src/surgicalmamba; tests/docs/test_drawings.py checks them."""
+A unit is an inch. Names in fixed width are modules below src/surgicalmamba; a test checks that they exist."""
 
 import sys
 from pathlib import Path
@@ -16,10 +16,12 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
 IMAGES = Path(__file__).with_name("images")
 Point = tuple[float, float]
+Colours = tuple[str, str]
+"""Fill and edge."""
 
 INK, SOFT, PASSED = "#22313a", "#5b6b75", "#85630f"
 PAPER, PANEL = "#ffffff", "#f5f7f8"
-# One colour for one thing, in both drawings: fill, edge.
+# A colour means the same in both drawings.
 PLAIN = ("#ffffff", "#8a99a3")
 DATA = ("#fdf3dc", "#c79a2b")
 VISION = ("#e6eefb", "#4a73b8")
@@ -43,7 +45,7 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 def text(axes: Axes, at: Point, words: str, size: float = 9.5, colour: str = INK, **style: str) -> None:
     """Words around a point; `ha`, `va`, `weight` and `family` as in matplotlib."""
     look = {"ha": "center", "va": "center", **style}
-    axes.text(*at, words, fontsize=size, color=colour, linespacing=1.3, **look)
+    axes.text(*at, words, fontsize=size, color=colour, linespacing=1.3).set(**look)
 
 
 def module(axes: Axes, at: Point, name: str, size: float = 8.0, **style: str) -> None:
@@ -51,11 +53,13 @@ def module(axes: Axes, at: Point, name: str, size: float = 8.0, **style: str) ->
     text(axes, at, name, size, SOFT, family="monospace", **style)
 
 
-def frame(axes: Axes, low: Point, high: Point, colours: tuple[str, str], line: float = 1.2) -> None:
+def frame(axes: Axes, low: Point, high: Point, colours: Colours, line: float = 1.2) -> None:
     """A rounded rectangle from its lower left to its upper right corner."""
     size = (high[0] - low[0], high[1] - low[1])
     style = "round,pad=0,rounding_size=0.08"
-    axes.add_patch(FancyBboxPatch(low, *size, boxstyle=style, facecolor=colours[0], edgecolor=colours[1], lw=line))
+    axes.add_patch(
+        FancyBboxPatch(low, *size, boxstyle=style, facecolor=colours[0], edgecolor=colours[1], lw=line)
+    )
 
 
 def panel(axes: Axes, low: Point, high: Point, title: str, name: str = "") -> None:
@@ -66,26 +70,26 @@ def panel(axes: Axes, low: Point, high: Point, title: str, name: str = "") -> No
         module(axes, (high[0] - 0.15, high[1] - 0.26), name, ha="right", va="baseline")
 
 
-def box(axes: Axes, low: Point, high: Point, words: str, colours: tuple[str, str] = PLAIN, size: float = 9.5) -> None:
+def box(axes: Axes, low: Point, high: Point, words: str, colours: Colours = PLAIN, size: float = 9.5) -> None:
     """A rectangle with words in its middle."""
     frame(axes, low, high, colours)
     text(axes, ((low[0] + high[0]) / 2, (low[1] + high[1]) / 2), words, size)
 
 
-def sign(axes: Axes, at: Point, symbol: str, colours: tuple[str, str] = PLAIN, radius: float = 0.14) -> None:
+def sign(axes: Axes, at: Point, symbol: str, colours: Colours = PLAIN, radius: float = 0.14) -> None:
     """A small circle with a symbol: a sum, a product, a rotation."""
     axes.add_patch(Circle(at, radius, facecolor=colours[0], edgecolor=colours[1], lw=1.2, zorder=3))
     axes.text(*at, symbol, fontsize=11, color=INK, ha="center", va="center_baseline", zorder=4)
 
 
-def arrow(axes: Axes, *points: Point, colour: str = INK, dashed: bool = False) -> None:
+def arrow(axes: Axes, *points: Point, colour: str = INK) -> None:
     """A line through points, with a head at the last one."""
-    style = "--" if dashed else "-"
     if len(points) > 2:
         xs, ys = zip(*points[:-1], strict=True)
-        axes.plot(xs, ys, color=colour, lw=1.2, ls=style, solid_joinstyle="round", zorder=2)
-    head = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 0, "shrinkB": 0}
-    axes.add_patch(FancyArrowPatch(*points[-2:], color=colour, lw=1.2, ls=style, zorder=2, **head))
+        axes.plot(xs, ys, color=colour, lw=1.2, solid_joinstyle="round", zorder=2)
+    head = FancyArrowPatch(points[-2], points[-1], arrowstyle="-|>", mutation_scale=10, shrinkA=0, shrinkB=0)
+    head.set(color=colour, linewidth=1.2, zorder=2)
+    axes.add_patch(head)
 
 
 def draw_network() -> Figure:
@@ -190,7 +194,14 @@ def _draw_path(axes: Axes) -> None:
         sign(axes, (turn, line), "Z", ROTATION, 0.17)
         arrow(axes, (start + 1.65, line), (turn - 0.17, line))
         arrow(axes, (turn + 0.17, line), (starts[number + 1], line))
-        arrow(axes, (start + 0.82, line - 0.16), (start + 0.82, 1.22), (turn, 1.22), (turn, line - 0.17), colour=ROTATION[1])
+        arrow(
+            axes,
+            (start + 0.82, line - 0.16),
+            (start + 0.82, 1.22),
+            (turn, 1.22),
+            (turn, line - 0.17),
+            colour=ROTATION[1],
+        )
     text(axes, (2.1, 1.02), "mean of y", 9, ROTATION[1])
     text(axes, (4.35, 1.02), "mean of y", 9, ROTATION[1])
     box(axes, (0.3, 0.28), (6.65, 0.82), "", ROTATION)
@@ -231,7 +242,7 @@ LEFT, RIGHT = 3.3, 6.3
 MIDDLE = (LEFT + RIGHT) / 2
 
 
-def _step(axes: Axes, low: float, title: str, name: str, words: str, colours: tuple[str, str] = PLAIN) -> None:
+def _step(axes: Axes, low: float, title: str, name: str, words: str, colours: Colours = PLAIN) -> None:
     """A step in the middle column with its module; on the right, what happens to the frame."""
     frame(axes, (LEFT, low), (RIGHT, low + 0.62), colours)
     text(axes, (MIDDLE, low + 0.41), title, 10, weight="bold")
@@ -265,14 +276,27 @@ def _draw_session(axes: Axes) -> None:
     panel(axes, (0.1, 6.82), (9.9, 9.92), "live/")
     text(axes, (0.25, 9.34), "Session: one stream,\na pool holds many", 9, SOFT, ha="left")
     module(axes, (0.25, 9.02), "live/session.py", ha="left")
-    text(axes, (0.25, 8.49), "A full queue drops its\noldest frame; that tick\ncounts as late.", 9, SOFT, ha="left")
-    _step(axes, 8.9, "clock", "live/clock.py", "Which tick of the model's time is it?\nA frame between two ticks is not used.")
+    text(
+        axes,
+        (0.25, 8.49),
+        "A full queue drops its\noldest frame; that tick\ncounts as late.",
+        9,
+        SOFT,
+        ha="left",
+    )
+    _step(
+        axes,
+        8.9,
+        "Clock",
+        "live/track.py",
+        "Which tick of the model's time is it?\nA frame between two ticks is not used.",
+    )
     _down(axes, 8.9, 8.59, "tick")
     words = "Ordinary, black, frozen, unreadable, missing?\nThen: advance, hold the last features, or skip."
-    _step(axes, 7.97, "policy", "live/policy.py", words)
+    _step(axes, 7.97, "Policy", "live/track.py", words)
     _down(axes, 7.97, 7.66, "a usable picture")
     words = "As in training: margin cut, stored size,\nJPEG loss, the model's size."
-    _step(axes, 7.04, "picture", "live/picture.py", words)
+    _step(axes, 7.04, "PictureMaker", "live/track.py", words)
 
 
 def _draw_engine(axes: Axes) -> None:
@@ -295,9 +319,16 @@ def _draw_engine(axes: Axes) -> None:
 def _draw_estimate(axes: Axes) -> None:
     _down(axes, 4.74, 3.99, "logits (k,), intensity logits")
     panel(axes, (0.1, 2.22), (9.9, 4.37), "live/")
-    text(axes, (0.25, 3.7), "From here on there is\none record and its codecs:\nJSON, CSV, database row.", 9, SOFT, ha="left")
+    text(
+        axes,
+        (0.25, 3.7),
+        "From here on there is\none record and its codecs:\nJSON, CSV, database row.",
+        9,
+        SOFT,
+        ha="left",
+    )
     words = "Softmax; then calibration and a filter over\ntime, where fitted."
-    _step(axes, 3.37, "output stage", "live/output.py", words)
+    _step(axes, 3.37, "OutputStage", "live/output.py", words)
     _down(axes, 3.37, 3.06, "probabilities (k,)")
     words = "Phase, probabilities, intensity, time, quality,\nand what the model was fed."
     _step(axes, 2.44, "PhaseEstimate", "live/estimate.py", words, DATA)
@@ -328,10 +359,12 @@ DRAWINGS = {"how-network.svg": draw_network, "how-frame.svg": draw_frame}
 
 
 def main(folder: Path) -> None:
-    """Write every drawing. Text becomes outlines, so that it looks the same everywhere; a comment keeps the words."""
+    """Write every drawing. Text becomes outlines, which look the same everywhere; comments keep the words."""
     matplotlib.use("agg")
     folder.mkdir(parents=True, exist_ok=True)
-    with plt.rc_context({"svg.fonttype": "path", "svg.hashsalt": "surgicalmamba", "font.family": "DejaVu Sans"}):
+    with plt.rc_context(
+        {"svg.fonttype": "path", "svg.hashsalt": "surgicalmamba", "font.family": "DejaVu Sans"}
+    ):
         for name, draw in DRAWINGS.items():
             figure = draw()
             figure.savefig(folder / name, metadata={"Date": None, "Creator": None})

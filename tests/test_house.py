@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ABOVE_THEIR_GOAL = {"a dataset", "a field of the estimate", "a backbone", "a study"}
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +68,10 @@ def test_only_files_of_which_a_function_runs_are_recorded(tmp_path):
     assert {"surgicalmamba", "surgicalmamba.core.chunks"} <= set(found["imported"])
 
 
-def test_no_typical_change_touches_more_files_than_it_may(house):
-    for change in house.CHANGES:
-        assert len(set(change.files)) == len(change.files) <= change.limit, change.name
-
-
-@pytest.mark.xfail(
-    strict=True, reason="the files are those of the tree in CONTRIBUTING.md, which is not complete"
-)
 def test_the_files_of_the_typical_changes_exist(house):
     assert house.missing_files(ROOT) == []
+
+
+def test_typical_changes_touch_no_more_files_than_their_goal_except_those_known_to_touch_more(house):
+    above = {change.name for change in house.CHANGES if len(set(change.files)) > change.goal}
+    assert above == ABOVE_THEIR_GOAL
