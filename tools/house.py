@@ -160,7 +160,7 @@ def checkout(revision: str) -> Iterator[Path]:
         subprocess.run(["git", "archive", "--output", str(archive), revision], cwd=ROOT, check=True)
         tree = Path(folder) / "tree"
         with tarfile.open(archive) as packed:
-            packed.extractall(tree)
+            packed.extractall(tree, filter="data")
         yield tree
 
 
