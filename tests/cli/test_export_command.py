@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from stream.engines.conftest import live_model
+from engines.conftest import live_model
 from surgicalmamba.cli.main import app
 from surgicalmamba.errors import CheckpointError, InputError
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from stream.engines.conftest import live_config, run_beside_eager
 
+from engines.conftest import live_config, run_beside_eager
 from surgicalmamba.config import VARIANTS
 from surgicalmamba.core.rotation import solve_by_blocks
 from surgicalmamba.engines.engine import EagerEngine

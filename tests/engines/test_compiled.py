@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from stream.engines.conftest import live_config, run_beside_eager
 
+from engines.conftest import live_config, run_beside_eager
 from surgicalmamba.engines.compiled import CompiledEngine, compiler_problem
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.errors import EngineError

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from stream.engines.conftest import live_config, live_model
 
+from engines.conftest import live_config, live_model
 from surgicalmamba.engines import select as engines
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.engines.onnx import ExportedEngine

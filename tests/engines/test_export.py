@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from stream.engines.conftest import live_config, live_model
 
+from engines.conftest import live_config, live_model
 from surgicalmamba.engines import export as export_module
 from surgicalmamba.engines.export import describe, export
 from surgicalmamba.errors import EngineError, InputError

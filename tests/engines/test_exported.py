@@ -5,8 +5,8 @@ import sys
 
 import pytest
 import torch
-from stream.engines.conftest import run_beside_eager
 
+from engines.conftest import run_beside_eager
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.engines.onnx import ExportedEngine
 from surgicalmamba.engines.select import open_exported

@@ -4,9 +4,9 @@ import shutil
 import time
 
 import pytest
-from serve.seed import made_up_rows, seed_session
 
 import surgicalmamba as sm
+from server.seed import made_up_rows, seed_session
 from surgicalmamba.data.synthetic import PHASE_NAMES
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba_lab.bench.serving import ServerProcess

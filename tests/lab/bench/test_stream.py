@@ -6,8 +6,8 @@ import sys
 
 import pytest
 import torch
-from stream.engines.conftest import live_config
 
+from engines.conftest import live_config
 from surgicalmamba.config import ModelConfig
 from surgicalmamba.devices import resident
 from surgicalmamba.engines.engine import EagerEngine
