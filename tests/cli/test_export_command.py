@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from stream.engines.conftest import live_model
 from typer.testing import CliRunner
 
-from stream.engines.conftest import live_model
 from surgicalmamba.cli.main import app
 from surgicalmamba.errors import CheckpointError, InputError
 
