@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 
-from surgicalmamba.config import VARIANTS
+from surgicalmamba.model.surgical_mamba import VARIANTS
 
 
 def run(*arguments, **options):

@@ -2,18 +2,10 @@
 
 import pytest
 
-from surgicalmamba.config import (
-    PRESETS,
-    VARIANTS,
-    BackboneConfig,
-    ModelConfig,
-    PathConfig,
-    RotationConfig,
-    load_config,
-    override,
-    save_config,
-)
+from surgicalmamba.config import load_config, override, save_config
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.backbone import BackboneConfig
+from surgicalmamba.model.surgical_mamba import PRESETS, VARIANTS, ModelConfig, PathConfig, RotationConfig
 
 
 def test_the_default_is_the_papers_configuration():

@@ -10,8 +10,6 @@ from surgicalmamba.version import __version__
 if TYPE_CHECKING:
     from surgicalmamba import data as data
     from surgicalmamba import peers as peers
-    from surgicalmamba.config import ModelConfig as ModelConfig
-    from surgicalmamba.config import RecognizerConfig as RecognizerConfig
     from surgicalmamba.core.state import LaneState as LaneState
     from surgicalmamba.core.state import ModelState as ModelState
     from surgicalmamba.eval import metrics as metrics
@@ -24,22 +22,24 @@ if TYPE_CHECKING:
     from surgicalmamba.model.checkpoint import load_backbone as load_backbone
     from surgicalmamba.model.recognizer import Output as Output
     from surgicalmamba.model.recognizer import Recognizer as Recognizer
+    from surgicalmamba.model.recognizer import RecognizerConfig as RecognizerConfig
     from surgicalmamba.model.registry import build as build
     from surgicalmamba.model.registry import register as register
     from surgicalmamba.model.release import load_release as load_release
+    from surgicalmamba.model.surgical_mamba import ModelConfig as ModelConfig
     from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
     from surgicalmamba.server.client import Client as Client
     from surgicalmamba.train import losses as losses
 
 _HOME = {
     "Client": "surgicalmamba.server.client",
-    "ModelConfig": "surgicalmamba.config",
+    "ModelConfig": "surgicalmamba.model.surgical_mamba",
     "ModelState": "surgicalmamba.core.state",
     "Output": "surgicalmamba.model.recognizer",
     "PhaseEstimate": "surgicalmamba.live.estimate",
     "Policy": "surgicalmamba.live.track",
     "Recognizer": "surgicalmamba.model.recognizer",
-    "RecognizerConfig": "surgicalmamba.config",
+    "RecognizerConfig": "surgicalmamba.model.recognizer",
     "Session": "surgicalmamba.live.session",
     "SessionPool": "surgicalmamba.live.session",
     "SurgicalMamba": "surgicalmamba.model.surgical_mamba",

@@ -12,9 +12,8 @@ from typing import Literal
 
 import torch
 
-from surgicalmamba.config import VARIANTS, ModelConfig
 from surgicalmamba.core.rotation import regram, unit_columns
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import VARIANTS, ModelConfig, SurgicalMamba
 from surgicalmamba.version import __version__
 
 # Optional parts: module to look for, distribution that holds its version, what it serves, how to get it.

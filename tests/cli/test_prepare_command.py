@@ -13,11 +13,11 @@ import typer
 import surgicalmamba
 from surgicalmamba.cli.main import app, main
 from surgicalmamba.cli.prepare import DATASETS, BackboneEncoder
-from surgicalmamba.config import BackboneConfig
 from surgicalmamba.data.adapters.base import ADAPTERS
 from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.data.manifest import read_splits
 from surgicalmamba.data.store import PreparedDataset
+from surgicalmamba.model.backbone import BackboneConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 

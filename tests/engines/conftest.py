@@ -5,9 +5,17 @@ import shutil
 import pytest
 import torch
 
-from surgicalmamba.config import BackboneConfig, BlockConfig, HeadConfig, IntensityConfig, ModelConfig, PathConfig, RotationConfig
 from surgicalmamba.engines.export import export
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.backbone import BackboneConfig
+from surgicalmamba.model.surgical_mamba import (
+    BlockConfig,
+    HeadConfig,
+    IntensityConfig,
+    ModelConfig,
+    PathConfig,
+    RotationConfig,
+    SurgicalMamba,
+)
 
 
 def live_config(**changes):

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from engines.conftest import live_config, run_beside_eager
-from surgicalmamba.config import VARIANTS
 from surgicalmamba.core.rotation import solve_by_blocks
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.engines.pieces import CapturedEngine, ClosePiece, EncodePiece, StepPiece
 from surgicalmamba.errors import InputError
 from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import VARIANTS, SurgicalMamba
 
 
 class PlainEngine(CapturedEngine):

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.report.sections import circumstances
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba_lab.studies.sensitivity import KNOBS, run_sensitivity, sweep_systems

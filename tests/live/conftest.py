@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from surgicalmamba.config import BlockConfig, HeadConfig, IntensityConfig, ModelConfig, PathConfig, RotationConfig
 from surgicalmamba.engines.engine import EagerEngine
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import (
+    BlockConfig,
+    HeadConfig,
+    IntensityConfig,
+    ModelConfig,
+    PathConfig,
+    RotationConfig,
+    SurgicalMamba,
+)
 
 PHASES = ("setup", "work", "close")
 

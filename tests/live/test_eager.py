@@ -2,10 +2,9 @@
 
 import torch
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.data.transforms import normalise
 from surgicalmamba.engines.engine import EagerEngine
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 
 
 def test_frames_one_at_a_time_give_what_the_model_gives_for_the_clip():

@@ -3,8 +3,15 @@
 import pytest
 import torch
 
-from surgicalmamba.config import BlockConfig, HeadConfig, IntensityConfig, ModelConfig, PathConfig, RotationConfig
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import (
+    BlockConfig,
+    HeadConfig,
+    IntensityConfig,
+    ModelConfig,
+    PathConfig,
+    RotationConfig,
+    SurgicalMamba,
+)
 
 
 def small_config(**changes):

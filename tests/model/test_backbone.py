@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 import surgicalmamba as sm
-from surgicalmamba.config import BackboneConfig, ModelConfig
 from surgicalmamba.data.transforms import normalise
 from surgicalmamba.errors import CheckpointError, ConfigError, InputError
-from surgicalmamba.model.backbone import ConvNeXt, to_timm_names
+from surgicalmamba.model.backbone import BackboneConfig, ConvNeXt, to_timm_names
+from surgicalmamba.model.surgical_mamba import ModelConfig
 
 SMALL = BackboneConfig(depths=(1, 1, 2, 1), widths=(8, 16, 24, 32), image_size=64, frozen_stages=0, micro_batch=3)
 

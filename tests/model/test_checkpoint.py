@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import surgicalmamba as sm
-from surgicalmamba.config import VARIANTS, ModelConfig
 from surgicalmamba.errors import CheckpointError
 from surgicalmamba.model.checkpoint import load_fitting, looks_like_hub_id
 from surgicalmamba.model.registry import build as build_recognizer
+from surgicalmamba.model.surgical_mamba import VARIANTS, ModelConfig
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.state import BlockState
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.surgical_mamba import ModelConfig
 
 
 def with_dropout(build, share):

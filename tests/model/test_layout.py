@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from surgicalmamba.config import VARIANTS
-from surgicalmamba.model.surgical_mamba import Grid, empty_state, rotation_grids
+from surgicalmamba.model.surgical_mamba import VARIANTS, Grid, empty_state, rotation_grids
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from surgicalmamba.config import VARIANTS
 from surgicalmamba.core.state import ModelState
+from surgicalmamba.model.surgical_mamba import VARIANTS
 
 FRAMES = 203
 

@@ -3,9 +3,17 @@
 import pytest
 import torch
 
-from surgicalmamba.config import BlockConfig, HeadConfig, IntensityConfig, PathConfig, RotationConfig
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.surgical_mamba import IntensityNet, SSMPath, SurgicalMamba
+from surgicalmamba.model.surgical_mamba import (
+    BlockConfig,
+    HeadConfig,
+    IntensityConfig,
+    IntensityNet,
+    PathConfig,
+    RotationConfig,
+    SSMPath,
+    SurgicalMamba,
+)
 from surgicalmamba.train.losses import transition_loss
 
 

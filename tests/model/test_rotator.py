@@ -4,10 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from surgicalmamba.config import ModelConfig, PathConfig, RotationConfig
 from surgicalmamba.core.rotation import cayley, generator
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.surgical_mamba import PerHeadMLP, Rotator, SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, PathConfig, PerHeadMLP, RotationConfig, Rotator, SurgicalMamba
 
 
 def test_every_head_has_its_own_network():

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import surgicalmamba as sm
-from surgicalmamba.config import VARIANTS, BackboneConfig, ModelConfig
 from surgicalmamba.errors import InputError, NonFiniteError
+from surgicalmamba.model.backbone import BackboneConfig
+from surgicalmamba.model.surgical_mamba import VARIANTS, ModelConfig
 
 
 def count(module, trainable_only=False):

@@ -2,10 +2,9 @@ import pytest
 import torch
 
 from peers.contract import check_contract, frames, varied
-from surgicalmamba.config import PathConfig
 from surgicalmamba.core.state import BlockState
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.surgical_mamba import DualPathBlock
+from surgicalmamba.model.surgical_mamba import DualPathBlock, PathConfig
 from surgicalmamba.peers.sr_mamba import PREFIXES_AT_ONCE, ScanBlock, SRMamba, SRMambaConfig, SRMambaForward, reverse
 
 PATH = PathConfig(rotation=None, d_state=4, d_head=4)

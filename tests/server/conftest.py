@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from surgicalmamba.config import BackboneConfig, ModelConfig
 from surgicalmamba.data.synthetic import PHASE_NAMES
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.backbone import BackboneConfig
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 from surgicalmamba_lab.bench.serving import ServerProcess, make_pictures
 
 

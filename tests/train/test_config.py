@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from surgicalmamba.config import PRESETS, load_config, save_config
+from surgicalmamba.config import load_config, save_config
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.surgical_mamba import PRESETS
 from surgicalmamba.train.config import TrainConfig
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from surgicalmamba.config import ModelConfig, load_config
+from surgicalmamba.config import load_config
 from surgicalmamba.data.transforms import Augment, WholeFrame
-from surgicalmamba.model.surgical_mamba import IntensityNet, Rotator, SSMPath, SurgicalMamba
+from surgicalmamba.model.surgical_mamba import IntensityNet, ModelConfig, Rotator, SSMPath, SurgicalMamba
 from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig
 from surgicalmamba.train.loop import adamw, parameter_groups
 from surgicalmamba.train.losses import smoothness, target_of

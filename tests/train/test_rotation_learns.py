@@ -2,8 +2,7 @@
 
 import torch
 
-from surgicalmamba.config import ModelConfig
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 from surgicalmamba.train.config import OptimSettings
 from surgicalmamba.train.loop import adamw
 from surgicalmamba.train.losses import masked_cross_entropy

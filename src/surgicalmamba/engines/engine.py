@@ -6,11 +6,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from surgicalmamba.config import RecognizerConfig
 from surgicalmamba.data.transforms import normalise
 from surgicalmamba.errors import InputError
 from surgicalmamba.model.checkpoint import fingerprint
-from surgicalmamba.model.recognizer import AnyRecognizer, Output
+from surgicalmamba.model.recognizer import AnyRecognizer, Output, RecognizerConfig
 
 # The contract of an engine: the two things a live session asks of a model, one frame of every lane at a time.
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.state import Group, ModelState, PathState
 from surgicalmamba.engines.pieces import CapturedEngine
 from surgicalmamba.errors import ConfigError, EngineError
 from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import empty_state
+from surgicalmamba.model.surgical_mamba import ModelConfig, empty_state
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions

@@ -6,11 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.engines.engine import Engine
 from surgicalmamba.errors import CheckpointError, EngineError
 from surgicalmamba.model.checkpoint import read_weights
-from surgicalmamba.model.surgical_mamba import rotation_grids
+from surgicalmamba.model.surgical_mamba import ModelConfig, rotation_grids
 
 # Does an engine compute what the model computes? The eager engine's answers on a few frames, and how far another's lie from them.
 #

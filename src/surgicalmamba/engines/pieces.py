@@ -7,13 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.chunks import closing_lanes
 from surgicalmamba.core.rotation import Solve
 from surgicalmamba.core.state import Group, ModelState, PathState
 from surgicalmamba.errors import InputError, NonFiniteError
 from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba, close_chunks, empty_state, rotation_grids
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba, close_chunks, empty_state, rotation_grids
 
 # The pieces of a model that engines capture, as modules from tensors to tensors: encode, step, close. They hold no formula.
 

@@ -283,7 +283,7 @@ class Job:
             chosen = open_engine(loaded.to(device), engine, say=say)
         config = chosen.config
         rate = fps or config.preprocess.rate
-        pictures = open_pictures(source, config.preprocess, rate, image_fps)
+        pictures = open_pictures(source, config.preprocess.sampling, rate, image_fps)
         names = config.phases or tuple(str(number) for number in range(config.n_phases))
         return cls(chosen, pictures, rate, policy, None if stage is None else OutputStage.load(stage), Timeline(names, float(rate)))
 

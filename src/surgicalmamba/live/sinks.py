@@ -19,12 +19,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from surgicalmamba.config import RecognizerConfig
 from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import DataError
 from surgicalmamba.eval.files import RUN_FILE, RunInfo, VideoPrediction, write_predictions, write_run
 from surgicalmamba.live.estimate import Counts, PhaseEstimate
+from surgicalmamba.model.recognizer import RecognizerConfig
 from surgicalmamba.report.colours import colour
 
 if TYPE_CHECKING:

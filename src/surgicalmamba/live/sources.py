@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
-from surgicalmamba.data.records import Frame, Gap
+from surgicalmamba.data.records import By, Frame, Gap
 from surgicalmamba.data.video import rgb_of
 from surgicalmamba.errors import DataError
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 from pathlib import Path
 
-from surgicalmamba.config import PreprocessConfig
 from surgicalmamba.data.pictures import ImageFolder
 from surgicalmamba.data.video import VideoFile
 
@@ -167,7 +166,7 @@ class Source:
     """Length of a recording."""
 
 
-def open_pictures(source: str, preprocess: PreprocessConfig, fps: Fraction, image_fps: Fraction | None = None) -> Source:
+def open_pictures(source: str, sampling: By | Literal["auto"], fps: Fraction, image_fps: Fraction | None = None) -> Source:
     """A recording or image folder by its path, or a live source: `rtsp://...`, `http://...`, `device:0`, `-` for standard input.
 
     `image_fps` is the rate at which the images of a folder were taken; None says that each is a sample."""
@@ -183,7 +182,7 @@ def open_pictures(source: str, preprocess: PreprocessConfig, fps: Fraction, imag
         return Source(source, frames, is_sampled=True, is_paced=False, duration_s=folder.info.duration_s)
     video = VideoFile(path)
     # A recording slower than the model shows some pictures more than once, which only sampling by time does.
-    samples = video.samples(fps, "time" if video.info.fps < fps else preprocess.sampling)
+    samples = video.samples(fps, "time" if video.info.fps < fps else sampling)
     return Source(source, samples, is_sampled=True, is_paced=False, duration_s=video.info.duration_s)
 
 

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from surgicalmamba.config import RecognizerConfig, Section
+from surgicalmamba.config import Section
 from surgicalmamba.data.pictures import THRESHOLD, Preprocess, decode_jpeg, encode_jpeg
 from surgicalmamba.data.records import parse_fps
 from surgicalmamba.data.transforms import NO_CHANGE, WholeFrame
 from surgicalmamba.errors import InputError
 from surgicalmamba.live.estimate import Counts, PhaseEstimate, Quality
 from surgicalmamba.live.output import PLAIN, Floats, OutputStage
+from surgicalmamba.model.recognizer import RecognizerConfig
 
 # The model's time: which frames of a source, at whatever rate it comes, become samples at the model's rate.
 #

@@ -5,16 +5,43 @@ ImageNet weights come from a file or a Hub id, in the naming of timm, torchvisio
 import re
 from collections.abc import Mapping
 from copy import deepcopy
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from surgicalmamba.config import BackboneConfig
+from surgicalmamba.config import Positive, Section
 from surgicalmamba.errors import CheckpointError, InputError
 
 NORM_EPS = 1e-6
+
+
+class BackboneConfig(Section):
+    """A ConvNeXt frame encoder. The defaults are ConvNeXt-Tiny."""
+
+    depths: tuple[Positive, Positive, Positive, Positive] = Field((3, 3, 9, 3), description="Blocks per stage.")
+    widths: tuple[Positive, Positive, Positive, Positive] = Field((96, 192, 384, 768), description="Channels per stage.")
+    image_size: Positive = Field(224, description="Height and width of a frame, pixels; a multiple of 32. Paper: 224.")
+    frozen_stages: Annotated[int, Field(ge=0, le=4)] = Field(
+        2, description="Stages, from the bottom, that are not trained; the stem is frozen with them. Paper: 2. 0 trains everything."
+    )
+    layer_scale_init: float = Field(
+        1e-6, gt=0, description="Weight of a block's residual branch at the start. ConvNeXt: 1e-6; small nets learn faster from 0.1."
+    )
+    micro_batch: Positive = Field(32, description="Frames encoded at once: bounds memory on long clips, changes no value.")
+    checkpoint: bool = Field(True, description="Recompute trainable stages in the backward pass instead of storing activations.")
+    mean_rgb: tuple[float, float, float] = Field((0.485, 0.456, 0.406), description="ImageNet mean, for frames scaled to 0..1.")
+    std_rgb: tuple[float, float, float] = Field((0.229, 0.224, 0.225), description="ImageNet deviation, for frames scaled to 0..1.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "BackboneConfig":
+        if self.image_size % 32:
+            near = max(32, round(self.image_size / 32) * 32)
+            raise ValueError(f"image_size={self.image_size} is not a multiple of 32; the nearest one is {near}.")
+        return self
 
 
 class ChannelNorm(nn.LayerNorm):

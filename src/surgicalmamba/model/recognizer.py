@@ -7,17 +7,84 @@ and the server then work with it; `surgicalmamba check --model` tells whether it
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from surgicalmamba.config import RecognizerConfig
+from surgicalmamba.config import Positive, Section
 from surgicalmamba.core.ssd import full_dtype
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.errors import InputError, NonFiniteError
-from surgicalmamba.model.backbone import ConvNeXt
+from surgicalmamba.model.backbone import BackboneConfig, ConvNeXt
+
+R = TypeVar("R", bound="RecognizerConfig")
+
+
+class PreprocessConfig(Section):
+    """From a camera's picture to the model's: what `prepare` did to the training videos, so that a live session does the same.
+
+    The defaults are those of `prepare`; a training run writes down what its dataset was prepared with."""
+
+    box: Literal["inclusive", "exclusive", "all-columns", "none"] = Field("inclusive", description="How the dark margin is cut.")
+    size: Annotated[int, Field(ge=16)] = Field(250, description="Side of a stored frame, pixels.")
+    jpeg_quality: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        95, description="Stored frames are JPEG; a live frame goes through the same loss. None stores no picture, so nothing is lost."
+    )
+    fps: str = Field("1", description="Samples per second, an exact fraction such as 1, 1/2 or 30000/1001.")
+    sampling: Literal["auto", "index", "time"] = Field("auto", description="How frames of a recording become samples.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "PreprocessConfig":
+        try:
+            if self.rate <= 0:
+                raise ValueError
+        except (ValueError, ZeroDivisionError):
+            raise ValueError(f"fps={self.fps!r} is no positive number; write 1, 0.5 or a fraction such as 30000/1001.") from None
+        return self
+
+    @property
+    def rate(self) -> Fraction:
+        """Samples per second."""
+        return Fraction(self.fps)
+
+
+class RecognizerConfig(Section):
+    """What every recognizer has: phases, the width of its features, and the pictures they are made from. Its own settings come on top."""
+
+    n_phases: Positive = Field(7, description="Number of phases.")
+    phases: tuple[str, ...] | None = Field(None, description="Phase names in id order; None when only ids are known.")
+    d_feature: Positive | None = Field(None, description="Width of the frame features; needed only when there is no backbone.")
+    standardise: bool = Field(
+        False, description="Give every feature mean 0 and deviation 1 over the training videos; for raw signals such as kinematics."
+    )
+    backbone: BackboneConfig | None = Field(None, description="Frame encoder; null when features are given.")
+    preprocess: PreprocessConfig = Field(PreprocessConfig(), description="How pictures are made ready, in training and live.")
+    clip_len: Positive = Field(256, description="Frames per call in training and prediction; the memory is carried on from call to call.")
+
+    @model_validator(mode="after")
+    def _check_inputs(self: R) -> R:
+        if self.phases is not None and len(self.phases) != self.n_phases:
+            raise ValueError(f"phases has {len(self.phases)} names but n_phases={self.n_phases}; give one name per phase.")
+        if self.backbone is None and self.d_feature is None:
+            raise ValueError("d_feature is needed when backbone is null; set it to the width of your features.")
+        if self.backbone is not None and self.d_feature not in (None, self.backbone.widths[-1]):
+            raise ValueError(f"d_feature={self.d_feature} contradicts the backbone, which gives {self.backbone.widths[-1]}; leave it out.")
+        if self.standardise and self.backbone is not None:
+            raise ValueError("standardise is for features given from outside; a backbone's features change as it learns. Set it to false.")
+        return self
+
+    @property
+    def feature_width(self) -> int:
+        """Width of one frame's feature vector, from the backbone or from d_feature."""
+        if self.backbone is not None:
+            return self.backbone.widths[-1]
+        assert self.d_feature is not None
+        return self.d_feature
+
 
 # Raw signals to comparable ones: metres, metres per second and radians differ a hundredfold before the first weight sees them.
 

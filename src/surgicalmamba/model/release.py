@@ -6,10 +6,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from surgicalmamba.config import BackboneConfig, BlockConfig, HeadConfig, ModelConfig, PathConfig
 from surgicalmamba.errors import CheckpointError, ConfigError
+from surgicalmamba.model.backbone import BackboneConfig
 from surgicalmamba.model.checkpoint import fit, read_weights
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import BlockConfig, HeadConfig, ModelConfig, PathConfig, SurgicalMamba
 
 # Their name -> ours, tried in order. Keys that no rule matches are reported as unexpected.
 _PATH_PARTS = {

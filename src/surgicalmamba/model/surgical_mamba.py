@@ -3,18 +3,213 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from surgicalmamba.config import HeadConfig, IntensityConfig, ModelConfig, PathConfig, RotationConfig, default_dt_rank
+from surgicalmamba.config import Positive, Section
 from surgicalmamba.core.chunks import chunk_segments
 from surgicalmamba.core.rotation import Form, Solve, coordinate_pairs, faster_form, regram, turn_pairs, unit_columns
 from surgicalmamba.core.ssd import full, full_dtype, in_full_precision, running_means, scan, warp_step
 from surgicalmamba.core.state import BlockState, Group, ModelState, PathState
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.backbone import BackboneConfig
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
+
+
+class RotationConfig(Section):
+    """State regramming: the content-conditioned rotation of the carried state at chunk boundaries (section 3.5)."""
+
+    rank: Positive = Field(16, description="Rotation planes r per head. Paper: 16.")
+    d_hidden: Positive = Field(128, description="Hidden width of the two per-head networks. Paper: not given; release: 128.")
+    kind: Literal["content", "pairs", "constant"] = Field(
+        "content",
+        description="What a chunk decides: planes and angles (paper), the angles of fixed coordinate pairs, or nothing (one learned Z). "
+        "The last two are controls.",
+    )
+    init: Literal["paper", "release"] = Field(
+        "paper",
+        description="Start of training. Both begin with planes and angles that depend on content. paper: angles near 0, so that training "
+        "starts from plain SSD; release: angles about 1.",
+    )
+    theta_init: float | None = Field(
+        None, gt=0, description="Angle at the start for a neutral summary, radians; null is 0.005 for init paper, 0.854 for release."
+    )
+    form: Literal["auto", "low-rank", "dense"] = Field(
+        "auto", description="Solve the 2r x 2r (Woodbury) or the N x N system. 'auto' takes the one measured faster for these sizes."
+    )
+
+    @property
+    def start_angle(self) -> float:
+        """The angle of a neutral summary before training, radians. The release sets the bias before the softplus to 0.3."""
+        return self.theta_init or {"paper": 0.005, "release": math.log1p(math.exp(0.3))}[self.init]
+
+
+class IntensityConfig(Section):
+    """Intensity-modulated stepping: the network that raises the slow path's step at phase boundaries (section 3.3)."""
+
+    reduction: Positive = Field(16, description="Hidden width is d_inner divided by this. Paper: 'a small MLP'; release: 16.")
+    d_hidden_min: Positive = Field(1, description="Least hidden width, for small models. Paper: not given; release: 8.")
+    memory: tuple[Annotated[int, Field(ge=2)], ...] = Field(
+        (),
+        description="Frames over which running means of its input are given to the network too, such as [8, 32, 128]. Paper: none, so "
+        "that the first block sees the four frames of the convolution.",
+    )
+    intensity_init: float = Field(
+        0.02, gt=0, lt=1, description="Intensity at the start of training. Paper: near 0 inside phases; release: 0.5."
+    )
+
+
+class PathConfig(Section):
+    """One SSD path: slow path, fast path and head are three instances of it."""
+
+    chunk_len: Positive = Field(64, description="Frames between two rotations. Paper: 64.")
+    d_state: Positive = Field(64, description="State width N. Paper: 64.")
+    d_head: Positive = Field(64, description="Head width P. Release: 64.")
+    expand: Positive = Field(2, description="Inner width over model width. Release: 2.")
+    d_conv: Annotated[int, Field(ge=2)] = Field(4, description="Taps of the causal depthwise convolution, frames. Release: 4.")
+    dt_rank: Positive | None = Field(None, description="Rank of the step projection; None is ceil(d_model / 16), as in the release.")
+    dt_min: float = Field(0.001, gt=0, description="Smallest initial step. Mamba's usual range.")
+    dt_max: float = Field(0.1, gt=0, description="Largest initial step. Mamba's usual range.")
+    dt_shift: float = Field(0.0, description="Added to the step's bias at the start. Paper: not mentioned; release: -2 in the slow path.")
+    a_min: float = Field(1.0, gt=0, description="Smallest decay rate |A| at the start, uniform over heads. Mamba-2: 1; release: 1.")
+    a_max: float = Field(16.0, gt=0, description="Largest decay rate |A| at the start. Mamba-2: 16; release: d_state.")
+    rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; None leaves the carried state unrotated.")
+    intensity: IntensityConfig | None = Field(None, description="Intensity-modulated stepping; the slow path only (section 3.3).")
+    rotary: bool = Field(
+        False, description="Control: every frame turns B and C by angles accumulated from content, as in Mamba-3, in half of the state."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "PathConfig":
+        if self.dt_min > self.dt_max:
+            raise ValueError(f"dt_min={self.dt_min} is larger than dt_max={self.dt_max}; swap them.")
+        if self.a_min > self.a_max:
+            raise ValueError(f"a_min={self.a_min} is larger than a_max={self.a_max}; swap them.")
+        if self.rotation is not None and self.rotation.rank > self.d_state:
+            raise ValueError(f"rotation.rank={self.rotation.rank} exceeds d_state={self.d_state}; use a rank of at most d_state.")
+        if self.rotation is not None and self.rotation.kind == "pairs" and 2 * self.rotation.rank > self.d_state:
+            raise ValueError(
+                f"rotation.rank={self.rotation.rank} needs {2 * self.rotation.rank} coordinates for its fixed pairs, but d_state is "
+                f"{self.d_state}; use a rank of at most {self.d_state // 2}."
+            )
+        if self.rotary and self.d_state < 4:
+            raise ValueError(f"rotary turns pairs in half of the state, so d_state={self.d_state} must be at least 4.")
+        return self
+
+    @property
+    def n_rotary_pairs(self) -> int:
+        """Coordinate pairs that a rotary path turns: half of the state."""
+        return self.d_state // 4 if self.rotary else 0
+
+
+class BlockConfig(Section):
+    """One dual-path block. Without `fast` it is a single-path block whose slow path also emits the gate."""
+
+    slow: PathConfig = Field(PathConfig(intensity=IntensityConfig()), description="Carries its state across clips.")
+    fast: PathConfig | None = Field(PathConfig(), description="Starts anew every clip, conditioned on the slow path.")
+    ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "BlockConfig":
+        if self.fast is not None and self.fast.intensity is not None:
+            raise ValueError("fast.intensity must be null: the time warp is confined to the slow path (section 3.3 of the paper).")
+        if self.fast is not None and (self.fast.expand, self.fast.d_head) != (self.slow.expand, self.slow.d_head):
+            raise ValueError("slow and fast paths are summed, so expand and d_head must be equal in both.")
+        return self
+
+
+class HeadConfig(Section):
+    """The output head: a single-path block that starts anew every clip, and the classifier (section 3.6)."""
+
+    path: PathConfig = Field(
+        PathConfig(chunk_len=32), description="The head's SSD path. Its chunk length is not in the paper; release: 32."
+    )
+    ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "HeadConfig":
+        if self.path.intensity is not None:
+            raise ValueError("path.intensity must be null: the time warp is confined to the slow path (section 3.3 of the paper).")
+        return self
+
+
+class ModelConfig(RecognizerConfig):
+    """SurgicalMamba. `ModelConfig()` is the paper's model for seven phases."""
+
+    d_model: Positive = Field(768, description="Width of the temporal model. Release: 768.")
+    n_blocks: Positive = Field(4, description="Dual-path blocks K. Paper: 4.")
+    clip_len: Positive = Field(256, description="Frames L after which fast path and head start anew, in training and live. Paper: 256.")
+    backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of values dropped in training: path and feed-forward of every block and of the head's, and the head's input. "
+        "Paper: not mentioned; release: 0.1.",
+    )
+    block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
+    head: HeadConfig = Field(HeadConfig(), description="The output head.")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ModelConfig":
+        for name, path in self.paths().items():
+            d_inner = path.expand * self.d_model
+            if d_inner % path.d_head:
+                raise ValueError(f"{name}.d_head={path.d_head} does not divide the inner width {d_inner} (expand x d_model).")
+            if name != "block.slow" and path.rotation is not None and path.chunk_len >= self.clip_len:
+                raise ValueError(
+                    f"{name}.chunk_len={path.chunk_len} is not below clip_len={self.clip_len}: the path starts anew before it could "
+                    f"rotate. Use a chunk_len of at most {max(1, self.clip_len // 2)} or set {name}.rotation to null."
+                )
+        return self
+
+    def paths(self) -> dict[str, PathConfig]:
+        """The SSD paths that exist, by their dotted setting name."""
+        named = {"block.slow": self.block.slow, "block.fast": self.block.fast, "head.path": self.head.path}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def with_paths(self, **changes: object) -> "ModelConfig":
+        """A copy with the same change made to every SSD path, such as `with_paths(d_state=16)`."""
+        fast = self.block.fast
+        block = self.block.with_(slow=self.block.slow.with_(**changes), fast=None if fast is None else fast.with_(**changes))
+        return self.with_(block=block, head=self.head.with_(path=self.head.path.with_(**changes)))
+
+    @classmethod
+    def preset(cls, name: str, **changes: object) -> "ModelConfig":
+        """A named configuration: `paper`, `release` or `tiny`; `changes` replace top-level settings."""
+        if name not in PRESETS:
+            raise ConfigError(f"unknown preset {name!r}; presets: {', '.join(PRESETS)}.")
+        return PRESETS[name].with_(**changes)
+
+    def variant(self, name: str) -> "ModelConfig":
+        """A row of the paper's component ablation, made by leaving parts out (see VARIANTS)."""
+        if name not in VARIANTS:
+            raise ConfigError(f"unknown variant {name!r}; variants: {', '.join(VARIANTS)}.")
+        without = VARIANTS[name]
+        block = self.block
+        if "fast" in without:
+            block = block.with_(fast=None)
+        if "intensity" in without:
+            block = block.with_(slow=block.slow.with_(intensity=None))
+        config = self.with_(block=block)
+        if "rotation" in without:
+            return config.with_paths(rotation=None, rotary=name in ROTARY)
+        return config.with_rotation(kind=CONTROLS[name]) if name in CONTROLS else config
+
+    def with_rotation(self, **changes: object) -> "ModelConfig":
+        """A copy with the same change made to the rotation of every path that has one, such as `with_rotation(rank=4)`."""
+
+        def turned(path: PathConfig) -> PathConfig:
+            return path if path.rotation is None else path.with_(rotation=path.rotation.with_(**changes))
+
+        fast = self.block.fast
+        block = self.block.with_(slow=turned(self.block.slow), fast=None if fast is None else turned(fast))
+        return self.with_(block=block, head=self.head.with_(path=turned(self.head.path)))
+
 
 # Causal depthwise convolution over frames, with the last inputs carried from call to call.
 
@@ -208,6 +403,11 @@ def empty_path_state(d_inner: int, config: PathConfig, n_lanes: int, dtype: torc
     scales = 0 if config.intensity is None else len(config.intensity.memory)
     means = zeros(scales, d_inner) if scales else None
     return PathState(zeros(n_heads, config.d_head, config.d_state), zeros(config.d_conv - 1, d_inner), chunk_sum, angle, means)
+
+
+def default_dt_rank(d_model: int) -> int:
+    """Rank of the low-rank step projection when none is given: ceil(d_model / 16)."""
+    return math.ceil(d_model / 16)
 
 
 # SSMPath: project, convolve, scan, rotate. Slow path, fast path and head are three instances of it.
@@ -497,3 +697,41 @@ class SurgicalMamba(Recognizer[ModelState]):
         }
         return {name: groups[name] for name in rotation_grids(self.config)}
 
+
+VARIANTS: dict[str, frozenset[str]] = {
+    "full": frozenset(),
+    "vanilla-mamba2": frozenset({"fast", "intensity", "rotation"}),
+    "z-only": frozenset({"fast", "intensity"}),
+    "without-z": frozenset({"rotation"}),
+    "without-lambda": frozenset({"intensity"}),
+    "without-fast": frozenset({"fast"}),
+    "constant-z": frozenset(),
+    "pairs-z": frozenset(),
+    "rotary": frozenset({"rotation"}),
+}
+"""What each row of the paper's table "Component ablation" leaves out; the smoothness loss is a training setting. The last three
+are controls of the rotation: one learned Z for all chunks, angles of the content in fixed planes, and B and C turned every frame."""
+CONTROLS: dict[str, Literal["constant", "pairs"]] = {"constant-z": "constant", "pairs-z": "pairs"}
+ROTARY = frozenset({"rotary"})
+
+
+def _release() -> ModelConfig:
+    rotation = RotationConfig(init="release")
+    path = PathConfig(a_max=64.0, rotation=rotation)  # d_state
+    slow = path.with_(dt_shift=-2.0, intensity=IntensityConfig(d_hidden_min=8, intensity_init=0.5))
+    head = HeadConfig(path=path.with_(chunk_len=32))
+    return ModelConfig(clip_len=128, dropout=0.1, block=BlockConfig(slow=slow, fast=path), head=head)
+
+
+def _tiny() -> ModelConfig:
+    config = ModelConfig(
+        d_model=128,
+        n_blocks=2,
+        backbone=BackboneConfig(
+            depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0, layer_scale_init=0.1, micro_batch=64
+        ),
+    )
+    return config.with_paths(d_state=32, d_head=32, rotation=RotationConfig(rank=4, d_hidden=32))
+
+
+PRESETS: dict[str, ModelConfig] = {"paper": ModelConfig(), "release": _release(), "tiny": _tiny()}

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import TensorRecord
+from surgicalmamba.model.recognizer import RecognizerConfig
 
 # The last W frames of every frame, for any number of frames per call: what networks that look back through a window carry along.
 

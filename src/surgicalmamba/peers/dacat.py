@@ -23,11 +23,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.chunks import chunk_segments
 from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 from surgicalmamba.peers.attention import join_cache, visible_in_cache
 from surgicalmamba.peers.lstm import LSTMLayers, LSTMMemory
 

@@ -13,10 +13,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import RecognizerConfig
 from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 
 class HMMConfig(RecognizerConfig):

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.ssd import in_full_precision
 from surgicalmamba.core.state import LaneState, TensorRecord
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 # LSTMs inside other networks: layers whose memory is carried from call to call, and one that starts anew for every frame.
 

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from surgicalmamba.config import PathConfig, Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.ssd import full, scan
 from surgicalmamba.core.state import BlockState, LaneState, PathState
-from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.model.surgical_mamba import CausalConv, DualPathBlock, empty_path_state
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
+from surgicalmamba.model.surgical_mamba import CausalConv, DualPathBlock, PathConfig, empty_path_state
 
 
 class Mamba2Config(RecognizerConfig):

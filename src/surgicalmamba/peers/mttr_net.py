@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 from surgicalmamba.peers.lstm import LSTMLayers, LSTMMemory
 
 

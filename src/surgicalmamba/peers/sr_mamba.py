@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from surgicalmamba.config import PathConfig, Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState, PathState
-from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.model.surgical_mamba import FeedForward, SSMPath
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
+from surgicalmamba.model.surgical_mamba import FeedForward, PathConfig, SSMPath
 from surgicalmamba.peers.attention import append
 
 PREFIXES_AT_ONCE = 8

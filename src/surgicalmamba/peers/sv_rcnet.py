@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 from surgicalmamba.peers.attention import join_window, seen_in_window
 from surgicalmamba.peers.lstm import ClipLSTM
 

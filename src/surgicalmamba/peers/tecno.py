@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState, TensorRecord
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 from surgicalmamba.train.losses import masked_cross_entropy
 
 

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from surgicalmamba.config import Positive, RecognizerConfig
+from surgicalmamba.config import Positive
 from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.model.recognizer import Output, Recognizer
+from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 from surgicalmamba.peers.attention import join_window, seen_in_window
 from surgicalmamba.peers.lstm import ClipLSTM
 

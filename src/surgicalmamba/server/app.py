@@ -113,9 +113,8 @@ def untrained_demo() -> "SurgicalMamba":
     """A small model with the synthetic procedure's phases and weights that were never trained: it moves, it does not know."""
     import torch
 
-    from surgicalmamba.config import ModelConfig
     from surgicalmamba.data.synthetic import PHASE_NAMES
-    from surgicalmamba.model.surgical_mamba import SurgicalMamba
+    from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

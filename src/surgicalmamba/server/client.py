@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 from collections.abc import Callable
 from fractions import Fraction
 
-from surgicalmamba.config import PreprocessConfig
 from surgicalmamba.data.records import Gap
 from surgicalmamba.live.sources import open_pictures
 
@@ -347,8 +346,8 @@ def stream_to_server(
     """Push a source's pictures until it ends. A recording loses nothing; a camera keeps up, and what is late is dropped and counted."""
     about = client.request("GET", "/v1/about")
     rate = fps or Fraction(str(about["rate"]))
-    sampling = str(about["sampling"])
-    pictures = open_pictures(source, PreprocessConfig(fps=str(rate), sampling=sampling), rate, image_fps)
+    sampling = cast(Literal["auto", "index", "time"], about["sampling"])
+    pictures = open_pictures(source, sampling, rate, image_fps)
     remote = client.create(name, float(rate) if fps else None, when_behind="drop" if pictures.is_paced else "wait")
     count = 0
     with remote:

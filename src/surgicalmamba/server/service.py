@@ -11,12 +11,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
 
-from surgicalmamba.config import ModelConfig, RecognizerConfig
 from surgicalmamba.data.records import parse_fps
 from surgicalmamba.devices import resident
 from surgicalmamba.engines.engine import Engine
 from surgicalmamba.errors import SessionError, SurgicalMambaError
 from surgicalmamba.live.session import SessionPool
+from surgicalmamba.model.recognizer import RecognizerConfig
+from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.metrics import Metrics
 from surgicalmamba.server.record import Change, Ending, Row, SessionInfo, Store, Stored, WhenBehind, Writer

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from surgicalmamba.config import PRESETS, ModelConfig, Positive, RecognizerConfig, Section
+from surgicalmamba.config import Positive, Section
 from surgicalmamba.data.transforms import AugmentConfig
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.recognizer import RecognizerConfig
 from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
+from surgicalmamba.model.surgical_mamba import PRESETS, ModelConfig
 
 Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]

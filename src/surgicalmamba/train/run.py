@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from surgicalmamba.config import PreprocessConfig, RecognizerConfig, load_config, override, save_config
+from surgicalmamba.config import load_config, override, save_config
 from surgicalmamba.data.clips import ClipLoader, FeatureNoise
 from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
@@ -24,7 +24,7 @@ from surgicalmamba.eval.files import RunInfo, write_predictions, write_run
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
 from surgicalmamba.model.checkpoint import load_backbone, load_fitting
-from surgicalmamba.model.recognizer import AnyRecognizer
+from surgicalmamba.model.recognizer import AnyRecognizer, PreprocessConfig, RecognizerConfig
 from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World, join_world, leave_world, shard

@@ -2,8 +2,7 @@
 
 import torch
 
-from surgicalmamba.config import ModelConfig
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 from surgicalmamba_lab.bench.model import macs_per_frame, run_clip, run_steps
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from engines.conftest import live_config
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.devices import resident
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.errors import InputError
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 from surgicalmamba_lab.bench import stream as module
 from surgicalmamba_lab.bench import stream_long
 from surgicalmamba_lab.bench.stream import Spread, Times, bench_stream

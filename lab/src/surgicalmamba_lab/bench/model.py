@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.rotation import faster_form, regram, unit_columns
 from surgicalmamba.core.state import ModelState
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 from surgicalmamba_lab.bench.timing import Timing, machine, take_turns
 
 

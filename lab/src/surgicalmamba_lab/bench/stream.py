@@ -9,13 +9,12 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.core.state import ModelState
 from surgicalmamba.engines.engine import EagerEngine, Engine
 from surgicalmamba.engines.export import export
 from surgicalmamba.engines.parity import Parity, answers, require
 from surgicalmamba.errors import EngineError, InputError
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 from surgicalmamba_lab.bench.stream_memory import Memory, measure_memory
 from surgicalmamba_lab.bench.stream_pool import PoolRow, largest_pool, measure_pool
 from surgicalmamba_lab.bench.timing import machine, percentile, summarise

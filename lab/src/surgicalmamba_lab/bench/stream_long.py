@@ -8,12 +8,11 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.devices import resident
 from surgicalmamba.engines.engine import Engine
 from surgicalmamba.engines.select import open_engine
 from surgicalmamba.errors import InputError
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
+from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 
 WINDOW = 1000
 

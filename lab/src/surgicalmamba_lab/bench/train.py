@@ -12,11 +12,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.data.manifest import FORMAT, Kind, Manifest
 from surgicalmamba.data.pictures import Preprocess, encode_jpeg
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from surgicalmamba.errors import SurgicalMambaError
+from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba_lab.bench.timing import Timing, machine
 
 PARTS = ("loader", "backbone", "temporal", "optimizer", "other")

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from surgicalmamba.config import VARIANTS
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.surgical_mamba import VARIANTS
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba_lab.studies.benchmark import RunJobs, System, refuse_other_networks, system_jobs
 from surgicalmamba_lab.studies.division import divide, with_tuning

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from surgicalmamba.config import PathConfig, Positive, RotationConfig, Section, override
+from surgicalmamba.config import Positive, Section, override
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.surgical_mamba import PathConfig, RotationConfig
 
 Variant = Literal["plain", "content", "content-release", "constant", "pairs", "rotary", "content-every-frame"]
 VARIANTS: dict[Variant, str] = {

@@ -4,9 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surgicalmamba.config import PathConfig
 from surgicalmamba.core.state import BlockState
-from surgicalmamba.model.surgical_mamba import DualPathBlock
+from surgicalmamba.model.surgical_mamba import DualPathBlock, PathConfig
 
 
 class RecallModel(nn.Module):

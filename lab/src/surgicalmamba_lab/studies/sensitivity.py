@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from surgicalmamba.config import ModelConfig, RotationConfig
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.model.surgical_mamba import ModelConfig, RotationConfig
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba_lab.studies.benchmark import RunJobs, System, refuse_other_networks, system_jobs
 from surgicalmamba_lab.studies.division import divide
