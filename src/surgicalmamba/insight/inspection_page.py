@@ -33,7 +33,7 @@ from surgicalmamba.insight.inspection import (
 )
 from surgicalmamba.report.colours import colour, hatch
 from surgicalmamba.report.figures import draw_strip, draw_timelines, phase_patches
-from surgicalmamba.report.page import save_figure, table, write_page
+from surgicalmamba.report.page import html_figure, html_table, write_page
 from surgicalmamba.report.sections import provenance_line
 from surgicalmamba.report.tables import number
 from surgicalmamba.train.inside import around_boundaries, plane_similarity
@@ -357,7 +357,7 @@ def _ribbons(found: Inspection, folder: Path) -> Part:
     rows = [(name, row) for name, row in found.rows.items()]
     caption = f"Phases over time; black above a ribbon marks errors. Strict accuracy: {told}."
     figure = draw_timelines(rows, found.dataset.phases, found.fps, found.video.id)
-    return f"<h2>Ribbons</h2>{save_figure(figure, folder, 'ribbons', caption)}", {"strict_accuracy": scores}
+    return f"<h2>Ribbons</h2>{html_figure(figure, folder, 'ribbons', caption)}", {"strict_accuracy": scores}
 
 
 def _planes(found: Inspection, folder: Path) -> Part:
@@ -390,14 +390,14 @@ def _planes(found: Inspection, folder: Path) -> Part:
         "than between them, and the same as a share of how much they differ between phases."
     )
     titled = {GAP_TITLES[name]: of_blocks for name, of_blocks in gaps.items()}
-    picture = save_figure(draw_planes(similarities, phases, found.dataset.phases, titled), folder, "planes", caption)
+    picture = html_figure(draw_planes(similarities, phases, found.dataset.phases, titled), folder, "planes", caption)
     notes = [
         f"Pairs of chunks: {numbers[0]['pairs']}.",
         "Untrained: the same network with rotators and intensity drawn at random and never trained, mean and range of "
         f"{len(control.measured)} draws. Chunks of one phase have similar summaries, so their planes are alike under any rotator. "
         "A gap beyond that range may only mean that planes vary more; a relative gap beyond it means that they follow the phases more.",
     ]
-    html = f"<h2>Rotation planes</h2>{picture}{table(rows)}{table(compared)}{_notes(notes)}"
+    html = f"<h2>Rotation planes</h2>{picture}{html_table(rows)}{html_table(compared)}{_notes(notes)}"
     return html, {"planes": {"chunk_len": found.own.chunk_len, "draws": len(control.measured), "blocks": numbers}}
 
 
@@ -425,7 +425,7 @@ def _rotations(found: Inspection, _: Path) -> Part:
         "|Z_c - I|; 0 for a rotation that is the same after every chunk, 1.41 where the turns of two chunks have nothing in common. "
         "Plane similarity: mean over pairs of chunks. Untrained: mean and range over draws."
     ]
-    return f"<h2>Angles and content dependence</h2>{table(rows)}{_notes(notes)}", {"rotation": numbers}
+    return f"<h2>Angles and content dependence</h2>{html_table(rows)}{_notes(notes)}", {"rotation": numbers}
 
 
 def _spread(spread: Spread, digits: int | None = None) -> str:
@@ -456,8 +456,8 @@ def _states(found: Inspection, folder: Path) -> Part:
         notes.append("A model trained apart holds its state in a basis of its own, so it is shown on its own two axes.")
     rows = [["run", "axis 1, % of its variance", "axis 2", "directions used (participation ratio)"]]
     rows += [[name, *(f"{100 * share:.1f}" for share in p.share), f"{p.dimensions:.2f}"] for name, p in projections.items()]
-    picture = save_figure(draw_states(views, found.dataset.phases), folder, "state", caption)
-    html = f"<h2>Carried state</h2>{picture}{table(rows)}" + _notes(notes)
+    picture = html_figure(draw_states(views, found.dataset.phases), folder, "state", caption)
+    html = f"<h2>Carried state</h2>{picture}{html_table(rows)}" + _notes(notes)
     return html, {"state": {name: _as_numbers(projection) for name, projection in projections.items()}}
 
 
@@ -482,11 +482,11 @@ def _decay(found: Inspection, folder: Path) -> Part:
             notes.append(f"{name} has no intensity: its decay is the selective step's alone.")
         if not np.isfinite(still.plateau):
             notes.append(f"{name}: every sample lies within reach of a burst (sigma {rise_s:g} and {fall_s:g} s), so there is no plateau.")
-    picture = save_figure(figure, folder, "decay", caption)
+    picture = html_figure(figure, folder, "decay", caption)
     detector, blocks = _detectors(found)
     for name, of_blocks in blocks.items():
         numbers[name]["intensity_of_blocks"] = of_blocks
-    html = f"<h2>Intensity and effective decay</h2>{picture}{table(rows)}{detector}" + _notes(notes)
+    html = f"<h2>Intensity and effective decay</h2>{picture}{html_table(rows)}{detector}" + _notes(notes)
     return html, {"decay": numbers}
 
 
@@ -515,7 +515,7 @@ def _detectors(found: Inspection) -> tuple[str, dict[str, list[dict[str, object]
     notes = [
         "Average precision at frames whose transition target is 0.5 or more; by chance it is their share. Cross-entropy with that target."
     ]
-    return (table(rows) + _notes(notes) if numbers else ""), numbers
+    return (html_table(rows) + _notes(notes) if numbers else ""), numbers
 
 
 def _plateaus(trace: Trace, labels: IntArray, found: Inspection, name: str) -> list[float]:

@@ -14,7 +14,8 @@ from surgicalmamba.eval.segments import BURST_REACH
 from surgicalmamba.files import make_folder, write_atomic
 from surgicalmamba.insight.regime import LARGE_SPREAD, LITTLE_SPREAD, Annotations, PhaseLengths, Regime, boundary_survival, burst_mass
 from surgicalmamba.report.colours import colour, hatch
-from surgicalmamba.report.tables import align
+from surgicalmamba.report.figures import save_figure
+from surgicalmamba.report.tables import align, markdown_table
 
 # The figure of a regime: how long segments last, how bursts of any width would overlap, and which rates of decay serve what.
 
@@ -220,11 +221,8 @@ def text(regime: Regime) -> str:
 
 def write_regime(out: Path, regime: Regime, annotations: Annotations, document: Mapping[str, object]) -> None:
     """The figure as PNG and SVG, then results.json."""
-    from surgicalmamba.insight.regime_page import draw_regime
-    from surgicalmamba.report.page import save_figure
-
     make_folder(out)
-    save_figure(draw_regime(regime, annotations), out, "regime", "")
+    save_figure(draw_regime(regime, annotations), out, "regime")
     write_atomic(out / "results.json", (json.dumps(document, indent=1) + "\n").encode())
 
 
@@ -240,19 +238,13 @@ def markdown(regime: Regime, about: Mapping[str, Json]) -> str:
         "",
         f"```\n{about['command']}\n```",
         "",
-        *_table(length_rows(regime)),
+        *markdown_table(length_rows(regime), align_right=True),
         "",
         f"L_max / L_q {regime.spread:.1f}, capacity ratio {regime.capacity_ratio:.1f}, W {regime.burst_width_s:.1f} s, "
         f"W / mu {regime.width_over_mean:.3f}, M {regime.burst_mass_s:.1f} s (suggested {mass:.1f} s).",
         "",
-        *_table(rate_rows(regime)),
+        *markdown_table(rate_rows(regime), align_right=True),
         "",
         *verdict_sentences(regime),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    head, *body = ("| " + " | ".join(row) + " |" for row in rows)
-    return [head, "|---" + "|---:" * (len(rows[0]) - 1) + "|", *body]
-
