@@ -1,4 +1,4 @@
-"""`study inspect`: what is seen inside is what happens inside, for every variant and both kinds of dataset."""
+"""`surgicalmamba inspect`: what is seen inside is what happens inside, for every variant and both kinds of dataset."""
 
 import json
 import math
@@ -35,7 +35,7 @@ from surgicalmamba.insight.inspection import (
     untrained_control,
     without_rotation,
 )
-from surgicalmamba.insight.inspection_page import pictures_on_page, write_inspection
+from surgicalmamba.insight.inspection_page import pictures_on_page, views_of, write_inspection
 from surgicalmamba.train.inside import around_boundaries, boundary_frames, plane_similarity
 from surgicalmamba.train.predict import predict_video
 from toy import write_toy_dataset
@@ -54,6 +54,11 @@ def tiny_model(variant="full", **changes):
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
     return model
+
+
+def write_page(found, folder):
+    """The results of an inspection whose page is written to `folder / "out"`."""
+    return write_inspection(found, views_of(found), folder / "out", {"command": "c"})
 
 
 @pytest.fixture(scope="module")
@@ -202,9 +207,7 @@ def test_the_control_is_what_the_untrained_networks_show_on_the_same_video(video
 
 def test_planes_that_never_change_have_no_gap_beyond_rounding(data, tmp_path):
     tiny_model("constant-z").save(tmp_path / "constant")
-    results = write_inspection(
-        inspect_video(str(tmp_path / "constant"), data, "c", {}, 0, "cpu", draws=2), tmp_path / "out", {"command": "c"}
-    )
+    results = write_page(inspect_video(str(tmp_path / "constant"), data, "c", {}, 0, "cpu", draws=2), tmp_path)
     for block in results["planes"]["blocks"]:
         assert block["gap"]["verdict"] == "inside the untrained range" and block["relative_gap"]["verdict"] == "not measured"
 
@@ -225,7 +228,7 @@ def test_a_value_is_placed_in_the_range_of_the_untrained_draws():
 def test_an_untrained_model_is_one_more_draw(data, tmp_path):
     # the control cannot tell its first draw from its draws
     untrained(tiny_model(), FIRST_SEED).save(tmp_path / "untrained")
-    results = write_inspection(inspect_video(str(tmp_path / "untrained"), data, "c", {}, 0, "cpu"), tmp_path / "out", {"command": "c"})
+    results = write_page(inspect_video(str(tmp_path / "untrained"), data, "c", {}, 0, "cpu"), tmp_path)
     for block in results["planes"]["blocks"]:
         for gap in (block["gap"], block["relative_gap"]):
             assert len(gap["untrained"]["draws"]) == N_DRAWS
@@ -287,7 +290,7 @@ def test_the_command_shows_models_and_predictions_beside_each_other(data, tmp_pa
     docs.write_text("# Results\n")
     on_page = ["--docs", docs, "--title", "One video, inside"]
     arguments = [tmp_path / "full", "--data", data, "--video", "c", *places, "--out", out, *on_page, "--json"]
-    command = [sys.executable, "-m", "surgicalmamba", "study", "inspect", *map(str, arguments)]
+    command = [sys.executable, "-m", "surgicalmamba", "inspect", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
@@ -307,13 +310,13 @@ def test_the_command_shows_models_and_predictions_beside_each_other(data, tmp_pa
     assert page.count("<svg") == 4 and "plain has no intensity" in page and "on its own two axes" in page
     assert page.count("the untrained range") == 4 and "<h2>Angles and content dependence</h2>" in page  # two gaps of two blocks
     text = docs.read_text()
-    assert (
-        text.count("## One video, inside") == 1 and f"| other system | {document['strict_accuracy']['other system']:.2f} | - | - |" in text
-    )
+    assert text.count("## One video, inside") == 1
+    assert f"| other system | {document['strict_accuracy']['other system']:.2f} |" in text
     second, head = document["planes"]["blocks"][1], document["rotation"]["head"]
     assert f"| block 1 | {second['same_phase']:.3f} |" in text and f"| {second['relative_gap']['verdict']} |" in text
-    theta = f"{head['trained']['theta_q50']:.3f} ({head['untrained']['theta_q50']['mean']:.3f})"
-    assert "| head | " in text and theta in text
+    assert f"| head | {head['trained']['theta_q10']:.3f} | {head['trained']['theta_q50']:.3f} |" in text
+    assert f"| {head['untrained']['theta_q50']['mean']:.3f} (" in text
+    assert f"| plain | {document['decay']['plain']['plateau']:.4f} |" in text
     for view in ("ribbons", "planes", "state", "decay"):
         picture = f"images/one-video-inside-{view}.png"
         assert f"]({picture})" in text and (docs.parent / picture).read_bytes() == (out / "figures" / f"{view}.png").read_bytes()
@@ -322,18 +325,18 @@ def test_the_command_shows_models_and_predictions_beside_each_other(data, tmp_pa
 def test_a_model_without_z_and_lambda_says_what_is_not_there(data, tmp_path):
     tiny_model("vanilla-mamba2").save(tmp_path / "plain")
     found = inspect_video(str(tmp_path / "plain"), data, "c", {}, None, "cpu")
-    results = write_inspection(found, tmp_path / "out", {"command": "c"})
+    results = write_page(found, tmp_path)
     page = (tmp_path / "out" / "index.html").read_text()
     assert results["planes"] is None and "This model does not rotate: there are no planes." in page and "has no intensity" in page
     assert not (tmp_path / "out" / "figures" / "planes.png").exists()
-    shown = pictures_on_page(results, tmp_path / "out" / "figures", tmp_path / "results.md", "plain")
+    shown = pictures_on_page(views_of(found), tmp_path / "out" / "figures", tmp_path / "results.md", "plain")
     assert [line.split("-")[-1] for line in shown.split("\n\n")] == ["ribbons.png)", "state.png)", "decay.png)"]
 
 
 def test_a_video_too_short_for_two_chunks_has_no_planes_to_compare(data, tmp_path):
     long_chunks = {**PATH, "chunk_len": 60}
     tiny_model(block={"slow": long_chunks, "fast": PATH}, clip_len=60).save(tmp_path / "long")
-    results = write_inspection(inspect_video(str(tmp_path / "long"), data, "c", {}, 0, "cpu"), tmp_path / "out", {"command": "c"})
+    results = write_page(inspect_video(str(tmp_path / "long"), data, "c", {}, 0, "cpu"), tmp_path)
     assert results["planes"] is None and "ends before two chunks of 60" in (tmp_path / "out" / "index.html").read_text()
     assert {"slow0", "head"} < set(results["rotation"]) and results["rotation"]["slow0"]["trained"]["content_dependence"] is None
 
@@ -341,7 +344,7 @@ def test_a_video_too_short_for_two_chunks_has_no_planes_to_compare(data, tmp_pat
 def test_a_video_that_ends_before_its_first_chunk_is_not_taken_for_a_model_without_rotation(data, tmp_path):
     path = {**PATH, "chunk_len": 100}
     tiny_model(block={"slow": path, "fast": path}, head={"path": path}, clip_len=200).save(tmp_path / "long")
-    results = write_inspection(inspect_video(str(tmp_path / "long"), data, "c", {}, 0, "cpu"), tmp_path / "out", {"command": "c"})
+    results = write_page(inspect_video(str(tmp_path / "long"), data, "c", {}, 0, "cpu"), tmp_path)
     assert results["planes"] is results["rotation"] is None
     assert "ends before two chunks of 100" in (tmp_path / "out" / "index.html").read_text()
 
@@ -356,7 +359,7 @@ def test_a_model_that_sees_pictures_is_inspected_from_pictures(tmp_path):
     fields = {"format": FORMAT, "name": "pictures", "kind": "frames", "phases": ["green", "red"], "fps": "1", "source": "", "settings": {}}
     finish(folder, Manifest(**fields, splits={"own": {"train": ["v"]}}, videos={"v": entry}))
     tiny_model(backbone=sm.ModelConfig.preset("tiny").backbone, d_feature=None, n_phases=2).save(tmp_path / "model")
-    results = write_inspection(inspect_video(str(tmp_path / "model"), folder, "v", {}, None, "cpu"), tmp_path / "out", {"command": "c"})
+    results = write_page(inspect_video(str(tmp_path / "model"), folder, "v", {}, None, "cpu"), tmp_path)
     assert len(results["planes"]["blocks"]) == 2 and (tmp_path / "out" / "figures" / "decay.svg").is_file()
 
 
@@ -388,7 +391,7 @@ def test_a_recognizer_without_slow_paths_has_a_ribbon_beside_others_and_no_views
 def test_mistakes_are_told_in_one_line_and_nothing_is_written(monkeypatch, capsys, data, tmp_path, more, code, message):
     tiny_model().save(tmp_path / "full")
     arguments = [tmp_path / "full", "--data", data, *more, "--out", tmp_path / "out"]
-    ended, printed, complaint = call(monkeypatch, capsys, "study", "inspect", *arguments)
+    ended, printed, complaint = call(monkeypatch, capsys, "inspect", *arguments)
     assert (ended, printed) == (code, "") and message in complaint and not (tmp_path / "out").exists()
 
 

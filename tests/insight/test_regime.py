@@ -1,4 +1,4 @@
-"""`study regime`: segments made by hand with known answers, and what the real annotations say."""
+"""`surgicalmamba regime`: segments made by hand with known answers, and what the real annotations say."""
 
 import json
 import math
@@ -12,9 +12,9 @@ import torch
 from command import call
 from surgicalmamba.eval.segments import BURST_REACH
 from surgicalmamba.insight.regime import (
+    AnnotatedVideo,
     Annotations,
     Assumptions,
-    Timeline,
     burst_floor,
     burst_width,
     find_regime,
@@ -28,7 +28,7 @@ from surgicalmamba.train.losses import transition_target
 def video(name, *segments):
     """A video from (phase, seconds) pairs."""
     ends = np.cumsum([seconds for _, seconds in segments]).astype(float)
-    return Timeline(name, np.array([phase for phase, _ in segments]), np.append(0.0, ends[:-1]), ends)
+    return AnnotatedVideo(name, np.array([phase for phase, _ in segments]), np.append(0.0, ends[:-1]), ends)
 
 
 def dataset(*videos, names=("Open", "Work", "Close")):
@@ -150,7 +150,7 @@ def folder(tmp_path):
 def test_the_command_leaves_results_and_figure_and_refreshes_its_section(folder):
     out, page = folder / "out", folder / "results.md"
     arguments = ["--labels", folder / "labels", "--phases", "cholec80", "--out", out, "--docs", page, "--json"]
-    command = [sys.executable, "-m", "surgicalmamba", "study", "regime", *map(str, arguments)]
+    command = [sys.executable, "-m", "surgicalmamba", "regime", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
@@ -173,7 +173,7 @@ def test_the_command_leaves_results_and_figure_and_refreshes_its_section(folder)
     ],
 )
 def test_misuse_and_missing_data_are_told_apart(monkeypatch, capsys, arguments, code, message):
-    ended, printed, complaint = call(monkeypatch, capsys, "study", "regime", *arguments)
+    ended, printed, complaint = call(monkeypatch, capsys, "regime", *arguments)
     assert (ended, printed) == (code, "") and message in complaint
 
 

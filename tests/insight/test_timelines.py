@@ -89,7 +89,7 @@ def test_cataract_tables_alone_tell_lengths_and_rates(tmp_path):
     (tmp_path / "annotations.csv").write_text("VideoID;FrameNo;Phase\n7;50;1\n7;100;2\n")
     (tmp_path / "videos.csv").write_text("VideoID;Frames;FPS;Surgeon;Experience\n7;300;25;1;1\n")
     assert told(read_annotations(tmp_path, "cataract101", None).videos[0]) == [(0, 2.0, 4.0), (1, 4.0, 12.0)]
-    with pytest.raises(ConfigError, match=r"--fps 1 was given, but .* tells its own rate"):
+    with pytest.raises(ConfigError, match=r"--fps 1 was given, but .* has its own rate"):
         read_annotations(tmp_path, "cataract101", 1.0)
 
 

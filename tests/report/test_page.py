@@ -109,5 +109,5 @@ def test_without_probabilities_there_is_no_reliability_diagram(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match="cannot write the report to"):
+    with pytest.raises(DataError, match="cannot make the folder"):
         write_report(evaluation(probabilities=False), tmp_path / "file")

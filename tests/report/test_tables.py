@@ -5,7 +5,7 @@ from dataclasses import replace
 import surgicalmamba as sm
 from surgicalmamba.eval.compare import Comparison
 from surgicalmamba.eval.published import load_published
-from surgicalmamba.report.tables import align, comparison_note, comparison_rows, number, phase_rows, published_text
+from surgicalmamba.report.tables import align, comparison_note, comparison_rows, markdown_table, number, phase_rows, published_text
 
 
 def test_columns_line_up_with_text_to_the_left_and_numbers_to_the_right():
@@ -50,3 +50,9 @@ def test_published_rows_carry_numbered_warnings_and_ones_own_row_stands_below():
 def test_a_number_that_was_not_reported_is_a_double_dash():
     line = next(line for line in published_text(load_published("cholec80")).splitlines() if line.startswith("  EndoNet"))
     assert line.split()[-1] == "--"
+
+
+def test_a_markdown_table_has_its_first_row_as_header_and_numbers_to_the_right_where_asked():
+    rows = [["name", "n", "p"], ["a", "1", "0.5"]]
+    assert markdown_table(rows) == ["| name | n | p |", "|---|---|---|", "| a | 1 | 0.5 |"]
+    assert markdown_table(rows, align_right=True)[1] == "|---|---:|---:|"

@@ -40,12 +40,20 @@ def inspect(
         others[name] = place
 
     from surgicalmamba.insight.inspection import inspect_video
-    from surgicalmamba.insight.inspection_page import pictures_on_page, section, summary_text, write_inspection
+    from surgicalmamba.insight.inspection_page import (
+        pictures_on_page,
+        section,
+        summary_text,
+        views_of,
+        write_inspection,
+    )
     from surgicalmamba.report.sections import circumstances, refresh_page, slug
 
     found = inspect_video(checkpoint, data, video, others, block, device, draws)
-    results = write_inspection(found, out, circumstances())
+    views = views_of(found)
+    results = write_inspection(found, views, out, circumstances())
     if docs is not None:
         title = title or f"{video} of {found.dataset.name} from inside"
-        refresh_page(docs, slug(title), section(results, title, pictures_on_page(results, out / "figures", docs, slug(title))))
-    typer.echo(json_module.dumps(results, indent=1) if json else summary_text(results, out))
+        pictures = pictures_on_page(views, out / "figures", docs, slug(title))
+        refresh_page(docs, slug(title), section(results, views, title, pictures))
+    typer.echo(json_module.dumps(results, indent=1) if json else summary_text(found, views, out))

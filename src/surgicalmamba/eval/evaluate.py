@@ -7,7 +7,7 @@ from pathlib import Path
 from surgicalmamba.data.labels import PhaseVocabulary, load_vocabulary
 from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.eval.compare import Comparison, compare
-from surgicalmamba.eval.files import Loaded, Matching, load, read_run
+from surgicalmamba.eval.files import Loaded, Matching, check_rate, load, read_run
 from surgicalmamba.eval.frame import RelaxedRules, rules_for
 from surgicalmamba.eval.pairs import VideoPair
 from surgicalmamba.eval.protocols import USUAL_RULES, score_runs, usual_protocol
@@ -94,8 +94,7 @@ def _vocabulary(phases: str | Path | None, predictions: Sequence[Path]) -> Phase
 def _rate(loaded: Loaded, fps: float | None) -> tuple[float, str]:
     """Rows per second, and where that was learnt."""
     if fps is not None:
-        if loaded.fps is not None and abs(loaded.fps - fps) > 1e-3 * fps:
-            raise DataError(f"--fps {fps:g} was given, but the time column of the files says {loaded.fps:g} rows per second.")
+        check_rate(fps, loaded.fps, "the files")
         return fps, "given"
     if loaded.fps is not None:
         return loaded.fps, "files"

@@ -551,3 +551,8 @@ def rows_per_second(rows: LabelRows) -> float | None:
         raise DataError(f"{rows.path} row {rows.first_row + 1 + int(np.argmax(np.diff(rows.time_s) <= 0))}: time_s does not increase.")
     return float(f"{(len(rows.time_s) - 1) / span:.4g}")
 
+
+def check_rate(fps: float, found: float | None, where: str) -> None:
+    """Refuse a rate that was given when the files have another one."""
+    if found is not None and abs(found - fps) > 1e-3 * fps:
+        raise DataError(f"--fps {fps:g} was given, but the time column of {where} has {found:g} rows per second.")

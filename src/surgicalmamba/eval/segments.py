@@ -31,9 +31,8 @@ class Segments:
 
 def find_segments(labels: IntArray, keep_gaps: bool = False) -> Segments:
     """Maximal runs of equal labels; runs of negative labels are dropped unless `keep_gaps`."""
-    edges = np.flatnonzero(labels[1:] != labels[:-1]) + 1
-    start = np.concatenate(([0], edges)).astype(np.int64)
-    stop = np.concatenate((edges, [len(labels)])).astype(np.int64)
+    start = np.flatnonzero(np.diff(labels, prepend=labels[:1] - 1))
+    stop = np.append(start, len(labels))[1:]
     phase = labels[start]
     kept = slice(None) if keep_gaps else phase >= 0
     return Segments(phase[kept], start[kept], stop[kept])

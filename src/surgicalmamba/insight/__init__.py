@@ -1,1 +1,1 @@
-"""What annotations and trained models look like from inside: the regime of a procedure, and a video seen by a model."""
+"""What users measure on their own data: the regime of a procedure, and a video as a model computes it."""

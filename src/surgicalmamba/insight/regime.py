@@ -1,37 +1,49 @@
-"""Whether intensity modulation has something to give for a procedure, from its annotations alone (appendix What intensity modulation buys).
+"""Whether intensity modulation can help on a procedure, from its annotations alone.
 
-The closed forms are in insight/regime.py; here they meet the segments of a dataset. Times are in seconds, rates per second."""
+Three parts: the closed forms of the appendix "What intensity modulation buys", the phases of a dataset's
+videos over time, and the regime, which puts the lengths of the phases into the closed forms."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from surgicalmamba.data.adapters.base import ADAPTERS, FeatureAdapter, RowAdapter, VideoAdapter, get_adapter, match_files
+from surgicalmamba.data.adapters.base import (
+    ADAPTERS,
+    FeatureAdapter,
+    RowAdapter,
+    VideoAdapter,
+    get_adapter,
+    match_files,
+)
 from surgicalmamba.data.adapters.custom import Custom, phases_file, read_description
-from surgicalmamba.data.labels import PhaseVocabulary, SegmentLabels, load_vocabulary, read_lines, read_segments
+from surgicalmamba.data.labels import (
+    PhaseVocabulary,
+    SegmentLabels,
+    load_vocabulary,
+    read_lines,
+    read_segments,
+)
 from surgicalmamba.data.store import MANIFEST, PreparedDataset
 from surgicalmamba.errors import ConfigError, DataError
-from surgicalmamba.eval.files import find_files, read_rows, rows_per_second
+from surgicalmamba.eval.files import check_rate, find_files, read_rows, rows_per_second
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 from surgicalmamba.eval.segments import BURST_REACH, find_segments
 
-# What intensity modulation buys, in closed form: appendix of the same name, for a constant step and a = |A| dt.
-#
-# Symbols: a decay per frame; lambda the intensity of a frame; M the amount of intensity in one burst; W its width; theta the
-# fraction of old content that may survive a phase. Times are in frames.
-
+# Closed forms, for a constant step and a = |A| dt. Symbols: a decay per frame; lambda intensity of a frame;
+# M intensity summed over one burst; W width of a burst; theta share of old content that may survive a phase.
+# Times are in frames here; the regime below uses the same forms with seconds and rates per second.
 
 BURST_MASS_PER_WIDTH = math.sqrt(math.pi / 2)
 """Integral of one half of a Gaussian of unit height and unit width."""
 
 
 def retention(a: float, intensities: Sequence[float]) -> float:
-    """R(s, n), eq. (lam_kernel): what survives of a write after frames with these intensities; age and bursts multiply."""
+    """R(s, n), eq. (lam_kernel): what survives of a write after frames with these intensities."""
     return math.exp(-a * len(intensities)) * math.exp(-a * sum(intensities))
 
 
@@ -41,36 +53,40 @@ def burst_mass(rise: float, fall: float) -> float:
 
 
 def burst_width(rise: float, fall: float) -> float:
-    """W: how long a burst lasts, from its beginning to its end. The mass is 0.42 of it, within the bound M <= W of eq. (lam_bound)."""
+    """W: how long a burst lasts. The mass is 0.42 of it, within the bound M <= W of eq. (lam_bound)."""
     return BURST_REACH * (rise + fall)
 
 
 def burst_floor(length: float, rise: float, fall: float) -> float:
-    """The lowest intensity between two boundaries this far apart, where the fall of one burst meets the rise of the next.
-
-    Near 0 the bursts are separate; near 1 they are one, and the intensity is a constant that only rescales the step (eq. lam_geo)."""
+    """The lowest intensity between two boundaries this far apart. Near 0 the two bursts are separate; near 1
+    the intensity is a constant that only rescales the step, eq. (lam_geo)."""
     return math.exp(-((length / (rise + fall)) ** 2) / 2)
 
 
 def boundary_survival(a: float, mass: float) -> float:
-    """gamma, eq. (lam_geo): the fraction of the carried state that each boundary leaves, whatever the phases' lengths."""
+    """gamma, eq. (lam_geo): the fraction of the carried state that each boundary leaves, whatever the phases'
+    lengths."""
     return math.exp(-a * mass)
 
 
 def selectivity(a: float, mass: float) -> float:
-    """S, eq. (lam_sel): how much better content of the current phase survives than equally old content from before the boundary.
+    """S, eq. (lam_sel): how much better content of the current phase survives than equally old content from
+    before it.
 
-    It is 1 for every a without a burst, eq. (lam_sel_fixed), and at most exp(a W) for a burst of width W, eq. (lam_bound)."""
+    Without a burst it is 1 for every a, eq. (lam_sel_fixed); with a burst of width W at most exp(a W), eq.
+    (lam_bound)."""
     return 1 / boundary_survival(a, mass)
 
 
 def rate_without_bursts(a: float, mass: float, age: float) -> float:
-    """a', eq. (lam_aprime): the constant decay that suppresses content of this age as much as a and a burst together do."""
+    """a', eq. (lam_aprime): the constant decay that suppresses content of this age as much as a and a burst
+    together."""
     return a * (age + mass) / age
 
 
 def capacity_kept(mass: float, age: float) -> float:
-    """Eq. (lam_cost_eq): the share of its capacity a model keeps when it forgets by a constant rate instead of by bursts."""
+    """Eq. (lam_cost_eq): the share of its capacity that a model keeps with a constant rate in place of
+    bursts."""
     return age / (age + mass)
 
 
@@ -80,7 +96,8 @@ def contrast_after_boundary(a: float, mass: float, mean_squared_gain: float) -> 
 
 
 def smallest_fixed_rate(theta: float, shortest: float) -> float:
-    """Eq. (lam_amin): the decay a constant step needs so that even the shortest phase forgets its predecessor."""
+    """Eq. (lam_amin): the decay a constant step needs so that even the shortest phase forgets the phase
+    before it."""
     return math.log(1 / theta) / shortest
 
 
@@ -90,39 +107,37 @@ def smallest_burst(theta: float, a: float) -> float:
 
 
 def capacity_ratio(theta: float, longest: float, shortest: float) -> float:
-    """Eq. (lam_ratio): memory with bursts over memory with a constant step, eq. (lam_capfixed). Grows with the spread of lengths."""
-    with_bursts = longest
-    fixed = 1 / smallest_fixed_rate(theta, shortest)
-    return with_bursts / fixed
+    """Eq. (lam_ratio): memory with bursts, the longest phase, over memory with a constant step, eq.
+    (lam_capfixed)."""
+    return longest * smallest_fixed_rate(theta, shortest)
 
 
 def burst_cost(a: float, rise: float, fall: float) -> tuple[float, float]:
-    """D_L and D_R, eq. (lam_DLDR): energy a burst destroys before and after the boundary, per frame's worth of input energy."""
+    """D_L and D_R, eq. (lam_DLDR): energy a burst destroys before and after the boundary, per frame of input
+    energy."""
     return BURST_MASS_PER_WIDTH * rise, 2 * a * fall**2
 
 
 def widest_fall(a: float) -> float:
-    """Eq. (lam_sigR): beyond this sigma_R the burst weakens the new phase instead of strengthening it; 0.55 / a."""
+    """Eq. (lam_sigR): beyond this sigma_R a burst weakens the new phase instead of strengthening it; 0.55 /
+    a."""
     return math.log(2) / (a * BURST_MASS_PER_WIDTH)
 
 
 def widest_cheap_fall(a: float) -> float:
-    """Below this sigma_R a frame of forgetting costs less after the boundary than before it; 0.31 / a (below eq. lam_DLDR)."""
+    """Below this sigma_R, forgetting costs less after the boundary than before it; 0.31 / a (below eq.
+    lam_DLDR)."""
     return BURST_MASS_PER_WIDTH / (4 * a)
 
 
-# The phases of a dataset's videos over time, from annotations alone: prepared, as downloaded, or plain label files.
-#
-# A segment runs from one boundary to the next. A boundary is where training sees one: the first labelled row of a phase other than
-# the last labelled one. So rows that nobody labelled end no segment; before the first and after the last labelled row there is none.
-
-
-_SEGMENT_COLUMNS = ["start", "end", "phase"]
+# Phases over time. A segment runs from one boundary to the next. A boundary is where training has one: the
+# first labelled row of a phase other than the last labelled one. So unlabelled rows end no segment, and there
+# is no segment before the first and after the last labelled row.
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
-    """One video as segments in order: phase ids, begin and end in seconds."""
+class AnnotatedVideo:
+    """One video as segments in order: phase ids, start and stop in seconds."""
 
     video: str
     phase: IntArray
@@ -141,35 +156,44 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """All videos of a dataset, and how the seconds were known."""
+    """All videos of a dataset."""
 
     dataset: str
     phases: tuple[str, ...]
-    videos: list[Timeline]
+    videos: list[AnnotatedVideo]
     clock: str
+    """Where the seconds come from, in words."""
 
     @property
     def length_s(self) -> FloatArray:
         """Every segment of every video."""
         return np.concatenate([video.length_s for video in self.videos])
 
+    @property
+    def phase(self) -> IntArray:
+        """The phase of each of these segments."""
+        return np.concatenate([video.phase for video in self.videos])
 
-def from_rows(video: str, phases: IntArray, rows_per_s: float) -> Timeline:
-    """Segments of one row after the other."""
+    @property
+    def between_s(self) -> FloatArray:
+        """Times from a boundary to the next one: all segments but the first and the last of each video."""
+        return np.concatenate([np.diff(video.boundaries_s) for video in self.videos])
+
+
+def from_rows(video: str, phases: IntArray, rows_per_s: float) -> AnnotatedVideo:
+    """Segments of a video with one phase id per row."""
     labelled = np.flatnonzero(phases >= 0)
-    if not len(labelled):
-        return Timeline(video, np.empty(0, np.int64), np.empty(0), np.empty(0))
-    last = labelled[-1] + 1
-    holder = np.maximum.accumulate(np.where(phases[:last] >= 0, np.arange(last), 0))  # the labelled row that speaks for each row
-    segments = find_segments(phases[:last][holder])
-    return Timeline(video, segments.phase, segments.start / rows_per_s, segments.stop / rows_per_s)
+    segments = find_segments(phases[labelled])  # over the labelled rows alone; `labelled` maps them back
+    start = labelled[segments.start]
+    stop = np.append(start[1:], labelled[-1:] + 1)
+    return AnnotatedVideo(video, segments.phase, start / rows_per_s, stop / rows_per_s)
 
 
-def from_stretches(video: str, labels: SegmentLabels) -> Timeline:
-    """Segments of stretches of time; what lies between two of them belongs to the earlier."""
-    begins = np.flatnonzero(np.append(True, labels.phases[1:] != labels.phases[:-1]))
-    start = labels.start_s[begins]
-    return Timeline(video, labels.phases[begins], start, np.append(start[1:], labels.end_s[-1]))
+def from_stretches(video: str, labels: SegmentLabels) -> AnnotatedVideo:
+    """Segments of labelled stretches of time; the time between two stretches belongs to the earlier one."""
+    segments = find_segments(labels.phases)
+    start = labels.start_s[segments.start]
+    return AnnotatedVideo(video, segments.phase, start, np.append(start[1:], labels.end_s[-1]))
 
 
 def read_prepared(folder: Path) -> Annotations:
@@ -177,45 +201,47 @@ def read_prepared(folder: Path) -> Annotations:
     dataset = PreparedDataset.open(folder)
     fps = float(dataset.fps)
     videos = [from_rows(video.id, video.labels, fps) for video in dataset.videos.values()]
-    return _checked(Annotations(dataset.name, dataset.phases, videos, f"{fps:g} samples per second, as prepared"), folder)
+    clock = f"{fps:g} samples per second, as prepared"
+    return _checked(Annotations(dataset.name, dataset.phases, videos, clock), folder)
 
 
 def read_annotations(folder: Path, phases: str | None, fps: float | None) -> Annotations:
-    """A folder with annotations: a prepared dataset, a dataset as downloaded (videos need not be there), or a label file per video.
+    """A folder with annotations: a prepared dataset, a dataset as downloaded (with or without its videos), or
+    a label file per video.
 
-    phases: a dataset's name or a YAML file; without it, the folder's own phases.yaml. fps: rows per second of label files that do not
-    tell by themselves."""
+    phases: a dataset's name or a YAML file; by default the folder's phases.yaml. fps: rows per second of
+    label files that do not contain it."""
     if (folder / MANIFEST).is_file():
         return read_prepared(folder)
     if not folder.is_dir() and (not folder.is_file() or phases in ADAPTERS):
         raise DataError(f"{folder} is not a folder; give one with the annotations of a dataset.")
     if phases is None:
         if not any((folder / name).is_file() for name in ("phases.yaml", "phases.yml")):
-            raise ConfigError(f"no phases given and {folder} has no phases.yaml; name a dataset (cholec80) or a YAML file with --phases.")
+            raise ConfigError(f"no phases given and {folder} has no phases.yaml; name a dataset (cholec80) "
+                              "or a YAML file with --phases.")
         phases = "custom"
     adapter = get_adapter(phases, folder) if phases in ADAPTERS else None
     if isinstance(adapter, RowAdapter):
         files = adapter.label_files()
-        if files and adapter.counted_per_s is None and fps is None:
-            return _of_recordings(adapter, folder)
-        return _label_files(files or find_files(folder, "labels"), adapter.vocabulary, adapter.counted_per_s, fps, folder)
+        counted = adapter.counted_per_s
+        if not files or counted is not None or fps is not None:
+            return _of_files(files or find_files(folder, "labels"), adapter.vocabulary, counted, fps, folder)
+        pattern, second = adapter.video_pattern, adapter.second_choice
+        if not match_files(folder, pattern, adapter.identify, second_choice=second):
+            raise DataError(f"{adapter.name} counts frames, and its recordings differ in frames per second; "
+                            "give a folder that also has the videos, a prepared one, or --fps if all have "
+                            "one rate.")
+        return _of_adapter(adapter, folder)
     if adapter is not None and adapter.holds_annotations():
         if fps is not None:
-            raise ConfigError(f"--fps {fps:g} was given, but what {folder} holds of {adapter.name} tells its own rate; leave --fps out.")
+            raise ConfigError(f"--fps {fps:g} was given, but what {folder} holds of {adapter.name} has its "
+                              "own rate; leave --fps out.")
         return _of_adapter(adapter, folder)
+    vocabulary, counted = adapter.vocabulary if adapter is not None else load_vocabulary(phases), None
     if isinstance(adapter, Custom):
         description = read_description(phases_file(folder))
         counted = Fraction(1) if description.per_second else description.image_fps
-        return _label_files(find_files(folder, "labels"), adapter.vocabulary, counted, fps, folder)
-    return _label_files(find_files(folder, "labels"), load_vocabulary(phases), None, fps, folder)
-
-
-def _of_recordings(adapter: RowAdapter, folder: Path) -> Annotations:
-    """A dataset whose recordings differ in rate, so that label files alone do not tell the time."""
-    if not match_files(folder, adapter.video_pattern, adapter.identify, second_choice=adapter.second_choice):
-        differ = f"{adapter.name} counts frames, and its recordings differ in frames per second"
-        raise DataError(f"{differ}; give a folder that also has the videos, a prepared one, or --fps if all of yours have one rate.")
-    return _of_adapter(adapter, folder)
+    return _of_files(find_files(folder, "labels"), vocabulary, counted, fps, folder)
 
 
 def _of_adapter(adapter: VideoAdapter | FeatureAdapter, folder: Path) -> Annotations:
@@ -227,9 +253,15 @@ def _of_adapter(adapter: VideoAdapter | FeatureAdapter, folder: Path) -> Annotat
     return _checked(Annotations(name, adapter.vocabulary.names, videos, clock), folder)
 
 
-def _label_files(
-    files: dict[str, Path], vocabulary: PhaseVocabulary, counted_per_s: Fraction | None, fps: float | None, folder: Path
+def _of_files(
+    files: dict[str, Path],
+    vocabulary: PhaseVocabulary,
+    counted_per_s: Fraction | None,
+    fps: float | None,
+    folder: Path,
 ) -> Annotations:
+    """One label file per video. counted_per_s: how many of the files' row numbers make a second, where that
+    is known."""
     videos, clocks = [], set()
     for name, path in files.items():
         stretches = _stretches(path, vocabulary)
@@ -240,8 +272,7 @@ def _label_files(
         rows = read_rows(path, vocabulary)
         rate, clock = rows_per_second(rows), "by the time column"
         if fps is not None:
-            if rate is not None and abs(rate - fps) > 1e-3 * fps:
-                raise DataError(f"--fps {fps:g} was given, but the time column of {path} says {rate:g} rows per second.")
+            check_rate(fps, rate, str(path))
             rate, clock = fps, "as given"
         elif rate is None and counted_per_s is not None:
             rate = float(counted_per_s) / (rows.step or 1)
@@ -250,31 +281,33 @@ def _label_files(
             rate, clock = 1.0, "assumed; say otherwise with --fps"
         videos.append(from_rows(name, rows.phase, rate))
         clocks.add(f"{rate:g} rows per second, {clock}")
-    return _checked(Annotations(vocabulary.dataset, vocabulary.names, videos, "; ".join(sorted(clocks))), folder)
+    clock = "; ".join(sorted(clocks))
+    return _checked(Annotations(vocabulary.dataset, vocabulary.names, videos, clock), folder)
 
 
 def _stretches(path: Path, vocabulary: PhaseVocabulary) -> SegmentLabels | None:
     """The labels of a file of `start,end,phase` rows; None for a file of another format."""
     first = read_lines(path)[0]
     for separator in (",", "\t", ";"):
-        if [part.strip().casefold() for part in first.split(separator)] == _SEGMENT_COLUMNS:
+        if [part.strip().casefold() for part in first.split(separator)] == ["start", "end", "phase"]:
             return read_segments(path, vocabulary, separator)
     return None
 
 
 def _checked(annotations: Annotations, folder: Path) -> Annotations:
-    """Videos without a labelled row tell nothing; without a single boundary there is nothing to study."""
-    told: Iterable[Timeline] = (video for video in annotations.videos if len(video.phase))
-    annotations = Annotations(annotations.dataset, annotations.phases, list(told), annotations.clock)
-    if not any(len(video.boundaries_s) for video in annotations.videos):
-        raise DataError(
-            f"{folder} has no change of phase in {len(annotations.videos)} labelled video(s); there is no boundary to forget at."
-        )
-    return annotations
+    """Leave out videos without a labelled row, and refuse a dataset without a boundary."""
+    videos = [video for video in annotations.videos if len(video.phase)]
+    if not any(len(video.boundaries_s) for video in videos):
+        raise DataError(f"{folder} has no change of phase in {len(videos)} labelled video(s); there is no "
+                        "boundary to forget at.")
+    return replace(annotations, videos=videos)
 
+
+# The regime: the lengths of the segments in the closed forms.
 
 PAPER_PLATEAU = 0.92
-"""What the paper's trained state keeps in a second within a phase (section on the cap of the control)."""
+"""Share that the paper's trained state keeps in a second within a phase (section on the cap of the
+control)."""
 RISE_TO_FALL = 1 / 6
 """The paper's sigma_L over its sigma_R, 2 and 12 seconds."""
 LITTLE_SPREAD, LARGE_SPREAD = 3.0, 10.0
@@ -286,16 +319,20 @@ Verdict = Literal["fits", "fits with narrower bursts", "little to gain"]
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What annotations do not say."""
+    """What annotations do not contain."""
 
     theta: float = 0.1
-    """Share of what was carried over a boundary that may be left of it once the new segment ends."""
+    """Share of what was carried over a boundary that may be left when the new segment ends."""
     quantile: float = 0.1
     """L_q, the short end of the lengths, is this quantile: the very shortest segment may be an accident."""
     rise_s: float = 2.0
     fall_s: float = 12.0
     plateau: float = PAPER_PLATEAU
     """Share of its state that a trained model keeps in a second within a phase."""
+
+    @property
+    def burst_width_s(self) -> float:
+        return burst_width(self.rise_s, self.fall_s)
 
 
 @dataclass(frozen=True)
@@ -313,7 +350,7 @@ class PhaseLengths:
     mean: float
     longest: float
     shorter_than_burst: float
-    """Share of the segments that end before the burst at their beginning is over."""
+    """Share of the segments that end before the burst at their start is over."""
 
 
 @dataclass(frozen=True)
@@ -331,7 +368,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Regime:
-    """All that annotations say about one dataset. `spread` to `capacity_ratio`: what there is to gain; the rest: whether it can be had."""
+    """All that annotations show about one dataset. `spread` and `capacity_ratio`: how much there is to gain;
+    the fields after them: whether bursts can gain it."""
 
     dataset: str
     clock: str
@@ -358,7 +396,8 @@ class Regime:
 
     @property
     def window_is_open(self) -> bool:
-        """Whether some rate both remembers a mean segment and lets one burst clear it to theta, with bursts that stand apart."""
+        """Whether some rate remembers a mean segment and lets one burst clear it to theta, with separate
+        bursts."""
         least, most = self.window_per_s
         return least <= most and self.width_over_mean <= CROWDED
 
@@ -368,54 +407,94 @@ class Regime:
 
 def find_regime(annotations: Annotations, assumed: Assumptions) -> Regime:
     """Measure the segments and put them into the appendix's equations."""
-    lengths = annotations.length_s
-    overall = _lengths("all phases", annotations, np.ones(len(lengths), bool), assumed)
-    phase = np.concatenate([video.phase for video in annotations.videos])
-    phases = [_lengths(name, annotations, phase == number, assumed) for number, name in enumerate(annotations.phases)]
-    mass = burst_mass(assumed.rise_s, assumed.fall_s)
-    width = burst_width(assumed.rise_s, assumed.fall_s)
-    between = _between_boundaries(annotations)
-    floors = [burst_floor(float(length), assumed.rise_s, assumed.fall_s) for length in between]
+    overall = _lengths("all phases", annotations, annotations.phase >= 0, assumed)
+    of_phase = {name: annotations.phase == number for number, name in enumerate(annotations.phases)}
+    rise_s, fall_s, width_s = assumed.rise_s, assumed.fall_s, assumed.burst_width_s
+    mass = burst_mass(rise_s, fall_s)
+    between = annotations.between_s
     rise, fall = suggest_burst(overall)
-    suggested_width = burst_width(rise, fall)
-    spread, over_mean = overall.longest / overall.low, width / overall.mean
-    overlapping = _share(between < width)
+    spread, over_mean = overall.longest / overall.low, width_s / overall.mean
+    overlapping = share(between < width_s)
+    if spread < LITTLE_SPREAD:
+        verdict: Verdict = "little to gain"
+    else:
+        apart = over_mean <= CROWDED and overlapping <= assumed.quantile
+        verdict = "fits" if apart else "fits with narrower bursts"
     return Regime(
-        annotations.dataset,
-        annotations.clock,
-        len(annotations.videos),
-        sum(len(video.boundaries_s) for video in annotations.videos),
-        assumed,
-        overall,
-        tuple(p for p in phases if p.segments),
-        spread,
-        capacity_ratio(assumed.theta, overall.longest, overall.low),
-        mass,
-        width,
-        over_mean,
-        overlapping,
-        _share(np.array(floors) > MERGED),
-        time_in_bursts(annotations.videos, assumed.rise_s, assumed.fall_s),
-        (smallest_burst(assumed.theta, mass), 1 / overall.mean),
-        _rates(overall, assumed, mass),
-        rise,
-        fall,
-        _share(between < suggested_width),
-        2 / fall,
-        _verdict(spread, over_mean, overlapping, assumed.quantile),
+        dataset=annotations.dataset,
+        clock=annotations.clock,
+        videos=len(annotations.videos),
+        boundaries=sum(len(video.boundaries_s) for video in annotations.videos),
+        assumptions=assumed,
+        overall=overall,
+        phases=tuple(_lengths(name, annotations, it, assumed) for name, it in of_phase.items() if it.any()),
+        spread=spread,
+        capacity_ratio=capacity_ratio(assumed.theta, overall.longest, overall.low),
+        burst_mass_s=mass,
+        burst_width_s=width_s,
+        width_over_mean=over_mean,
+        overlapping=overlapping,
+        merged=share(np.array([burst_floor(float(length), rise_s, fall_s) for length in between]) > MERGED),
+        time_in_bursts=time_in_bursts(annotations.videos, rise_s, fall_s),
+        window_per_s=(smallest_burst(assumed.theta, mass), 1 / overall.mean),
+        rates=_rates(overall, assumed, mass),
+        suggested_rise_s=rise,
+        suggested_fall_s=fall,
+        suggested_overlapping=share(between < burst_width(rise, fall)),
+        least_fps=2 / fall,
+        verdict=verdict,
+    )
+
+
+def _lengths(name: str, annotations: Annotations, chosen: BoolArray, assumed: Assumptions) -> PhaseLengths:
+    """The chosen segments, at least one."""
+    lengths = annotations.length_s[chosen]
+    owner = np.repeat(np.arange(len(annotations.videos)), [len(video.phase) for video in annotations.videos])
+    low, median = np.quantile(lengths, [assumed.quantile, 0.5]).tolist()
+    return PhaseLengths(
+        name=name,
+        segments=len(lengths),
+        videos=len(np.unique(owner[chosen])),
+        share_of_time=float(lengths.sum() / annotations.length_s.sum()),
+        shortest=float(lengths.min()),
+        low=low,
+        median=median,
+        mean=float(lengths.mean()),
+        longest=float(lengths.max()),
+        shorter_than_burst=share(lengths < assumed.burst_width_s),
+    )
+
+
+def share(condition: BoolArray) -> float:
+    """How much of a condition holds; 0 of nothing."""
+    return float(condition.mean()) if len(condition) else 0.0
+
+
+def _rates(overall: PhaseLengths, assumed: Assumptions, mass: float) -> tuple[Rate, ...]:
+    fixed = smallest_fixed_rate(assumed.theta, overall.low)
+    chosen = {
+        "memory of the longest segment, 1 / L_max": 1 / overall.longest,
+        "memory of a mean segment, 1 / mu": 1 / overall.mean,
+        "fixed step that clears the short ones, log(1/theta) / L_q": fixed,
+        f"trained state that keeps {assumed.plateau:g} a second": -math.log(assumed.plateau),
+    }
+    return tuple(
+        Rate(what, a, math.exp(-a * overall.mean), boundary_survival(a, mass), selectivity(a, mass),
+             widest_cheap_fall(a), widest_fall(a))
+        for what, a in chosen.items()
     )
 
 
 def suggest_burst(overall: PhaseLengths) -> tuple[float, float]:
-    """sigma_L and sigma_R for these segments, in the paper's proportion: as wide as lets all but the low quantile of the segments outlast
-    a burst, and below the sigma_R at which a frame of forgetting costs as much after the boundary as before it, at the fastest rate whose
-    memory spans a mean segment."""
+    """sigma_L and sigma_R for these segments, in the paper's proportion: as wide as lets all but the low
+    quantile of the segments outlast a burst, and below the sigma_R at which forgetting costs as much after
+    the boundary as before it, at the fastest rate whose memory spans a mean segment."""
     room = overall.low / BURST_REACH / (1 + RISE_TO_FALL)
     fall = min(room, widest_cheap_fall(1 / overall.mean))
     return RISE_TO_FALL * fall, fall
 
 
-def time_in_bursts(videos: list[Timeline], rise: float, fall: float) -> float:
+def time_in_bursts(videos: list[AnnotatedVideo], rise: float, fall: float) -> float:
     """Share of the labelled time that lies within some burst's reach; overlapping bursts count once."""
     inside = total = 0.0
     for video in videos:
@@ -427,61 +506,3 @@ def time_in_bursts(videos: list[Timeline], rise: float, fall: float) -> float:
             inside += max(0.0, stop - start)
             end = max(end, stop)
     return inside / total
-
-
-def _lengths(name: str, annotations: Annotations, chosen: BoolArray, assumed: Assumptions) -> PhaseLengths:
-    lengths = annotations.length_s[chosen]
-    if not len(lengths):
-        return PhaseLengths(name, 0, 0, 0.0, *[math.nan] * 6)
-    owner = np.concatenate([np.full(len(video.phase), number) for number, video in enumerate(annotations.videos)])
-    width = burst_width(assumed.rise_s, assumed.fall_s)
-    quantile, median = np.quantile(lengths, [assumed.quantile, 0.5]).tolist()
-    return PhaseLengths(
-        name,
-        len(lengths),
-        len(np.unique(owner[chosen])),
-        float(lengths.sum() / annotations.length_s.sum()),
-        float(lengths.min()),
-        quantile,
-        median,
-        float(lengths.mean()),
-        float(lengths.max()),
-        _share(lengths < width),
-    )
-
-
-def _between_boundaries(annotations: Annotations) -> FloatArray:
-    """Times from a boundary to the next one: the segments that are neither a video's first nor its last."""
-    return np.concatenate([np.diff(video.boundaries_s) for video in annotations.videos])
-
-
-def _share(condition: BoolArray) -> float:
-    return float(condition.mean()) if len(condition) else 0.0
-
-
-def _rates(overall: PhaseLengths, assumed: Assumptions, mass: float) -> tuple[Rate, ...]:
-    chosen = {
-        "memory of the longest segment, 1 / L_max": 1 / overall.longest,
-        "memory of a mean segment, 1 / mu": 1 / overall.mean,
-        "fixed step that clears the short ones, log(1/theta) / L_q": smallest_fixed_rate(assumed.theta, overall.low),
-        f"trained state that keeps {assumed.plateau:g} a second": -math.log(assumed.plateau),
-    }
-    return tuple(
-        Rate(
-            what,
-            a,
-            math.exp(-a * overall.mean),
-            boundary_survival(a, mass),
-            selectivity(a, mass),
-            widest_cheap_fall(a),
-            widest_fall(a),
-        )
-        for what, a in chosen.items()
-    )
-
-
-def _verdict(spread: float, width_over_mean: float, overlapping: float, quantile: float) -> Verdict:
-    if spread < LITTLE_SPREAD:
-        return "little to gain"
-    return "fits" if width_over_mean <= CROWDED and overlapping <= quantile else "fits with narrower bursts"
-

@@ -1,7 +1,10 @@
-"""Figures of an evaluation. Each function draws one and returns it; nothing here touches pyplot or any global state."""
+"""Figures of an evaluation. Each function draws one and returns it, without pyplot and its global state; `save_figure` writes it."""
 
+import io
 from collections.abc import Sequence
+from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,9 +13,21 @@ from matplotlib.patches import Patch
 from surgicalmamba.eval.pairs import FloatArray, IntArray, VideoPair
 from surgicalmamba.eval.probabilities import Reliability
 from surgicalmamba.eval.segments import Segments, find_segments
+from surgicalmamba.files import write_atomic
 from surgicalmamba.report.colours import colour, hatch
 
 _EDGE = "#00000066"
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> str:
+    """Write `<name>.png` and `<name>.svg`, each whole or not at all, and return the SVG. Equal figures give equal files."""
+    png, svg = io.BytesIO(), io.StringIO()
+    figure.savefig(png, dpi=150, format="png")
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    write_atomic(folder / f"{name}.png", png.getvalue())
+    write_atomic(folder / f"{name}.svg", svg.getvalue())
+    return svg.getvalue()
 
 
 def draw_ribbons(video: VideoPair, names: Sequence[str], fps: float, title: str) -> Figure:

@@ -1,31 +1,22 @@
 """One self-contained HTML page with an evaluation's tables and figures, and the figures as PNG and SVG files beside it."""
 
-import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from surgicalmamba.files import write_atomic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-from collections.abc import Callable
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from surgicalmamba.errors import DataError
 from surgicalmamba.eval.evaluate import Evaluation
 from surgicalmamba.eval.frame import accuracy, cell_scores, confusion_matrices, nan_mean
 from surgicalmamba.eval.pairs import VideoPair
 from surgicalmamba.eval.probabilities import reliability
 from surgicalmamba.eval.score import Score, describe, state
 from surgicalmamba.eval.segments import find_transitions, near_transition, segment_pair
+from surgicalmamba.files import make_folder, write_atomic
+from surgicalmamba.report.figures import draw_confusion, draw_latency, draw_reliability, draw_ribbons, save_figure
 from surgicalmamba.report.tables import comparison_note, comparison_rows, number, phase_rows
-
-# The parts of a self-contained HTML page: its frame, tables, and figures that are also left as PNG and SVG files.
-
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 72rem; margin: 2rem auto; padding: 0 1.5rem; }
@@ -51,27 +42,18 @@ def write_page(file: Path, title: str, body: Sequence[str]) -> Path:
     return file
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def html_table(rows: Sequence[Sequence[str]]) -> str:
     """A table whose first row is its head."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:])
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def save_figure(figure: "Figure", folder: Path, name: str, caption: str) -> str:
-    """Write a figure as PNG and SVG, and return it as HTML with the SVG inside."""
-    import matplotlib as mpl
-
-    png, svg_text = io.BytesIO(), io.StringIO()
-    figure.savefig(png, dpi=150, format="png")
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(svg_text, format="svg", metadata={"Date": None})
-    svg = svg_text.getvalue()
-    write_atomic(folder / f"{name}.png", png.getvalue())
-    write_atomic(folder / f"{name}.svg", svg.encode())
+def html_figure(drawn: Figure, folder: Path, name: str, caption: str) -> str:
+    """Save a figure as PNG and SVG, and return it as HTML with the SVG inside."""
+    svg = save_figure(drawn, folder, name)
     # Ids must differ between the figures of one page, or the clip paths of the first would cut all others.
-    inline = svg[svg.index("<svg") :]
-    inline = re.sub(r'\bid="', f'id="{name}-', inline)
+    inline = re.sub(r'\bid="', f'id="{name}-', svg[svg.index("<svg") :])
     inline = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", inline)
     text = escape(caption)
     return f'<figure><div class="scroll" role="img" aria-label="{text}">{inline}</div><figcaption>{text}</figcaption></figure>'
@@ -81,10 +63,7 @@ def write_report(evaluation: Evaluation, folder: Path, on_figure: Callable[[], N
     """Write `index.html` and `figures/*.png|svg` and return the page's path. The first run is drawn where there are several; `on_figure` is
     called after each video's figure."""
     figures = folder / "figures"
-    try:
-        figures.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write the report to {folder}: {error}. Give a folder that can be created.") from error
+    make_folder(figures)
     videos = evaluation.runs[0]
     names = evaluation.settings.names
     body = [f"<h1>Evaluation on {escape(evaluation.vocabulary.dataset)}</h1>", _introduction(evaluation)]
@@ -110,35 +89,29 @@ def _score_section(score: Score, evaluation: Evaluation) -> str:
     parts = [f"<h2>{escape(score.protocol)}</h2>", f'<p class="settings">{escape(state(score.settings))}.']
     parts.append(f" Mean: {escape(str(score.settings['mean_is']))}.</p>" if "mean_is" in score.settings else "</p>")
     parts += [f'<p class="warning">{escape(warning)}.</p>' for warning in score.warnings]
-    parts.append(table([["score", "value"], *([name, describe(summary)] for name, summary in score.metrics.items())]))
+    parts.append(html_table([["score", "value"], *([name, describe(summary)] for name, summary in score.metrics.items())]))
     if score.per_phase:
-        parts.append("<h3>Per phase</h3>" + table(phase_rows(score)))
+        parts.append("<h3>Per phase</h3>" + html_table(phase_rows(score)))
     if evaluation.comparison is not None and score.protocol in evaluation.comparison:
         parts.append("<h3>Against the other system, per video (first minus second)</h3>")
-        parts.append(table(comparison_rows(evaluation.comparison[score.protocol])))
+        parts.append(html_table(comparison_rows(evaluation.comparison[score.protocol])))
         parts.append(f'<p class="settings">{escape(comparison_note(evaluation.comparison[score.protocol]))}</p>')
     return "\n".join(parts)
 
 
 def _confusion(videos: list[VideoPair], names: tuple[str, ...], folder: Path) -> str:
-    from surgicalmamba.report.figures import draw_confusion
-
     pooled = confusion_matrices(videos, len(names)).sum(axis=0)
-    return save_figure(draw_confusion(pooled, names), folder, "confusion", "Rows of all videos pooled; each line sums to 100 %.")
+    return html_figure(draw_confusion(pooled, names), folder, "confusion", "Rows of all videos pooled; each line sums to 100 %.")
 
 
 def _latency(evaluation: Evaluation, folder: Path) -> str:
-    from surgicalmamba.report.figures import draw_latency
-
     found = [find_transitions(*segment_pair(video.truth, video.predicted)) for video in evaluation.runs[0]]
     delays = np.concatenate([item.delay_rows for item in found]) / evaluation.settings.fps
     caption = "Signed delay of each annotated change of phase, nearest predicted change into the same phase."
-    return save_figure(draw_latency(delays, evaluation.settings.window_s, evaluation.settings.fps), folder, "latency", caption)
+    return html_figure(draw_latency(delays, evaluation.settings.window_s, evaluation.settings.fps), folder, "latency", caption)
 
 
 def _reliability(evaluation: Evaluation, folder: Path) -> str:
-    from surgicalmamba.report.figures import draw_reliability
-
     settings = evaluation.settings
     videos = [video for video in evaluation.runs[0] if video.probabilities is not None]
     probabilities = np.concatenate([video.probabilities for video in videos if video.probabilities is not None])
@@ -146,12 +119,10 @@ def _reliability(evaluation: Evaluation, folder: Path) -> str:
     close = np.concatenate([near_transition(video.truth, settings.window_rows) for video in videos])
     curves = (reliability(probabilities, truth, settings.n_bins), reliability(probabilities, np.where(close, truth, -1), settings.n_bins))
     caption = f"Confidence in {settings.n_bins} bins; near transitions: within {settings.window_s:g} s of an annotated change."
-    return save_figure(draw_reliability(*curves), folder, "reliability", caption)
+    return html_figure(draw_reliability(*curves), folder, "reliability", caption)
 
 
 def _timelines(evaluation: Evaluation, folder: Path, on_figure: Callable[[], None]) -> str:
-    from surgicalmamba.report.figures import draw_ribbons
-
     videos, settings = evaluation.runs[0], evaluation.settings
     confusions = confusion_matrices(videos, settings.n_phases)
     accuracies = accuracy(confusions)
@@ -166,7 +137,6 @@ def _timelines(evaluation: Evaluation, folder: Path, on_figure: Callable[[], Non
         truth, predicted = segment_pair(video.truth, video.predicted)
         caption = f"{title}, Jaccard {jaccards[index]:.1f} %; {len(predicted)} predicted segments for {len(truth)} annotated."
         name = "timeline-" + re.sub(r"[^\w.-]+", "-", video.name)
-        parts.append(save_figure(draw_ribbons(video, settings.names, settings.fps, title), folder, name, caption))
+        parts.append(html_figure(draw_ribbons(video, settings.names, settings.fps, title), folder, name, caption))
         on_figure()
-    return table(rows) + "\n".join(parts)
-
+    return html_table(rows) + "\n".join(parts)

@@ -17,6 +17,13 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def markdown_table(rows: Sequence[Sequence[str]], align_right: bool = False) -> list[str]:
+    """Lines of a Markdown table; the first row is its header. `align_right`: all columns but the first."""
+    marks = "|---" + ("|---:" if align_right else "|---") * (len(rows[0]) - 1) + "|"
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, marks, *body]
+
+
 def number(value: float, digits: int = 2) -> str:
     """A number, or a dash where it is undefined."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from surgicalmamba.files import make_folder, write_atomic
-from surgicalmamba.report.page import save_figure
+from surgicalmamba.report.figures import save_figure
 from surgicalmamba_lab.studies.equations_intensity import cost_section, selectivity_section
 from surgicalmamba_lab.studies.equations_page import Section
 from surgicalmamba_lab.studies.equations_rotation import collision_section, kernel_section
@@ -46,5 +46,5 @@ def write_page(file: Path, parts: list[Section]) -> None:
     images = file.parent / "images"
     make_folder(images)
     for part in parts:
-        save_figure(part.draw(), images, part.figure_name, part.caption)
+        save_figure(part.draw(), images, part.figure_name)
     write_atomic(file, page_text(parts).encode())
