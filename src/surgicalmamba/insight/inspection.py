@@ -17,7 +17,7 @@ from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.eval.files import find_files, read_rows
 from surgicalmamba.eval.pairs import FloatArray, IntArray
 from surgicalmamba.model.checkpoint import CONFIG_FILE, best_of, looks_like_hub_id, read_about
-from surgicalmamba.model.surgical_mamba import ModelConfig, PathOutput, SSMPath, SurgicalMamba
+from surgicalmamba.model.surgical_mamba import PathOutput, SSMPath, SurgicalMamba
 from surgicalmamba.train.config import LossSettings
 from surgicalmamba.train.inside import (
     BoundaryFrames,

@@ -22,8 +22,8 @@ from rich.text import Text
 from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import DataError
-from surgicalmamba.eval.files import RUN_FILE, RunInfo, VideoPrediction, write_predictions, write_run
-from surgicalmamba.live.estimate import Counts, PhaseEstimate
+from surgicalmamba.eval.files import RUN_FILE, RunInfo, write_predictions, write_run
+from surgicalmamba.live.estimate import Counts, PhaseEstimate, to_prediction
 from surgicalmamba.model.recognizer import RecognizerConfig
 from surgicalmamba.report.colours import colour
 
@@ -106,15 +106,8 @@ class CsvSink:
     def close(self) -> None:
         if not self._rows:
             return
-        estimates = [estimate for _, estimate in self._rows]
-        intensities = [e.intensity for e in estimates if e.intensity is not None]
-        prediction = VideoPrediction(
-            frame=np.array([frame for frame, _ in self._rows]),
-            time_s=np.array([e.time_s for e in estimates]),
-            phase=np.array([e.phase for e in estimates]),
-            probabilities=np.array([e.probabilities for e in estimates]),
-            intensity=np.array(intensities) if intensities else None,
-        )
+        frames, estimates = zip(*self._rows, strict=True)
+        prediction = to_prediction(frames, estimates, len(self._vocabulary))
         try:
             write_predictions(self._path.parent, self._path.stem, prediction, self._vocabulary)
             if not (self._path.parent / RUN_FILE).exists():

@@ -5,7 +5,7 @@ Nothing of the track changes before a step is complete, so a failed or interrupt
 
 import math
 from collections import deque
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -21,7 +21,7 @@ from surgicalmamba.data.pictures import THRESHOLD, Preprocess, decode_jpeg, enco
 from surgicalmamba.data.records import parse_fps
 from surgicalmamba.data.transforms import NO_CHANGE, WholeFrame
 from surgicalmamba.errors import InputError
-from surgicalmamba.live.estimate import Counts, PhaseEstimate, Quality
+from surgicalmamba.live.estimate import Counts, Fed, PhaseEstimate, Quality
 from surgicalmamba.live.output import PLAIN, Floats, OutputStage
 from surgicalmamba.model.recognizer import RecognizerConfig
 
@@ -204,7 +204,7 @@ class Step:
     tick: int
     time_s: float
     quality: Quality
-    fed: Literal["input", "held", "neutral"]
+    fed: Fed
     value: NDArray[np.uint8] | NDArray[np.float32] | None
     counts: Counts
     """What this step adds to the counters: itself, and ticks skipped before it."""
@@ -278,7 +278,7 @@ class Track:
             is_last = tick == arrival.tick
             kind: Quality = quality if is_last else "late" if tick in late else "missing"
             fed = self._feed(kind, is_usable=value is not None and is_last)
-            skipped = _plus(skipped, _count(kind, fed))
+            skipped += _count(kind, fed)
             if fed is None:
                 continue
             time_s = arrival.time_s if is_last else self.clock.tick_s(tick)
@@ -305,7 +305,7 @@ class Track:
         except cv2.error:
             return None, "unreadable", None
 
-    def _feed(self, quality: Quality, is_usable: bool) -> Literal["input", "held", "neutral"] | None:
+    def _feed(self, quality: Quality, is_usable: bool) -> Fed | None:
         """What the model is given for a tick; None to skip it."""
         action = self.policy.action(quality)
         if action == "advance":
@@ -322,7 +322,7 @@ class Track:
         values = logits.double().cpu().numpy()
         probabilities, self.belief = self.stage.apply(values, self.belief)
         intensity = None if intensity_logits is None else float(torch.sigmoid(intensity_logits.double()).mean())
-        self.counts = _plus(self.counts, step.counts)
+        self.counts += step.counts
         self.next_tick = step.tick + 1
         if step.fed == "input":
             self.features = features.clone()  # not a view of a whole batch
@@ -345,20 +345,15 @@ class Track:
 
     def finish(self, plan: Plan) -> None:
         """Every step of the plan is done."""
-        self.counts = _plus(self.counts, plan.skipped)
+        self.counts += plan.skipped
         self.next_tick = plan.arrival.tick + 1
         self.clock = plan.arrival.clock
         if plan.small is not None:
             self.small = plan.small
 
 
-def _count(quality: Quality, fed: Literal["input", "held", "neutral"] | None) -> Counts:
+def _count(quality: Quality, fed: Fed | None) -> Counts:
     """One tick as counters."""
     by_kind = {} if quality == "ok" else {quality: 1}
     done = {"input": {}, "held": {"held": 1}, "neutral": {"neutral": 1}, None: {"skipped": 1}}[fed]
     return Counts(**by_kind, **done)
-
-
-def _plus(a: Counts, b: Counts) -> Counts:
-    return Counts(**{f.name: x + y for f, x, y in zip(fields(Counts), astuple(a), astuple(b), strict=True)})
-
