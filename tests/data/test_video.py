@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from surgicalmamba.data.video import VideoFile, begins_anew
+from surgicalmamba.data.video import VideoFile, is_idr
 from surgicalmamba.errors import DataError
 
 ONE = Fraction(1)
@@ -74,11 +74,11 @@ def test_keyframes_every_second_mean_one_decoded_frame_per_sample(tmp_path, numb
 def test_an_open_group_is_no_clean_start():
     """H.264: the slice type decides, not the container's mark. NAL 5 is an IDR slice, 1 is not; 6 to 9 are headers before it."""
     lengths = b"\x01\x64\x00\x1f\xff"
-    assert begins_anew("h264", lengths, b"\x00\x00\x00\x02\x67\xaa\x00\x00\x00\x02\x65\x88")
-    assert not begins_anew("h264", lengths, b"\x00\x00\x00\x02\x06\xaa\x00\x00\x00\x02\x41\x9a")
-    assert begins_anew("h264", b"\x00\x00\x00\x01\x67", b"\x00\x00\x00\x01\x09\xf0\x00\x00\x01\x65\x88")
-    assert not begins_anew("hevc", b"", b"\x00\x00\x01\x40\x01\x0c\x00\x00\x01\x2a\x01\xaf")  # a clean random access picture
-    assert begins_anew("hevc", b"", b"\x00\x00\x01\x40\x01\x0c\x00\x00\x01\x26\x01\xaf")
+    assert is_idr("h264", lengths, b"\x00\x00\x00\x02\x67\xaa\x00\x00\x00\x02\x65\x88")
+    assert not is_idr("h264", lengths, b"\x00\x00\x00\x02\x06\xaa\x00\x00\x00\x02\x41\x9a")
+    assert is_idr("h264", b"\x00\x00\x00\x01\x67", b"\x00\x00\x00\x01\x09\xf0\x00\x00\x01\x65\x88")
+    assert not is_idr("hevc", b"", b"\x00\x00\x01\x40\x01\x0c\x00\x00\x01\x2a\x01\xaf")  # a clean random access picture
+    assert is_idr("hevc", b"", b"\x00\x00\x01\x40\x01\x0c\x00\x00\x01\x26\x01\xaf")
 
 
 def test_uneven_frames_are_sampled_by_time(tmp_path, numbered):
@@ -187,7 +187,7 @@ def test_damaged_packets_are_counted_and_the_samples_keep_their_places(tmp_path,
     assert [frame.index for frame in samples] == list(range(0, 250, 25))
     assert numbers[:2] + numbers[4:] == [0, 25, 100, 125, 150, 175, 200, 225]
     assert video.report.n_corrupt >= 2 and video.report.held == [50, 75]
-    assert any("corrupt packets or frames skipped; the picture before stands in for frame 50, 75" in w for w in video.report.warnings)
+    assert any("corrupt packets or frames skipped; the previous picture replaces frame 50, 75" in w for w in video.report.warnings)
 
 
 def test_a_damaged_first_frame_is_stood_in_for_by_the_next(tmp_path, numbered):

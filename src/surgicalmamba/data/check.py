@@ -14,7 +14,7 @@ from surgicalmamba.data.labels import PAST_THE_END, UNLABELLED
 from surgicalmamba.data.manifest import Manifest, Split, fingerprints
 from surgicalmamba.data.prepare import check_length, length_difference, open_recording
 from surgicalmamba.data.records import IndexSampling
-from surgicalmamba.data.store import MANIFEST, PARTIAL, PreparedDataset, PreparedVideo, content_hash, file_hash, finished_video
+from surgicalmamba.data.store import MANIFEST, PARTIAL, PreparedDataset, PreparedVideo, content_hash, finished_video, hash_files
 from surgicalmamba.errors import ConfigError, DataError, SurgicalMambaError
 
 
@@ -230,7 +230,7 @@ def _check_content(video: PreparedVideo, manifest: Manifest, report: CheckReport
     entry = manifest.videos[video.id]
     if finished_video(video.folder.parent.parent, video.id) != entry:
         report.error(video.id, f"{video.folder / 'video.json'} does not agree with {MANIFEST}; run prepare again.")
-    if file_hash(video.folder / "labels.csv") != entry.labels_sha256:
+    if hash_files(video.folder, ["labels.csv"]) != entry.labels_sha256:
         report.error(video.id, f"{video.folder / 'labels.csv'} has changed since it was prepared; run prepare again.")
     if content_hash(video.folder, video.kind, video.n_samples) != entry.content_sha256:
         what = "an image" if video.kind == "frames" else "features.npy"

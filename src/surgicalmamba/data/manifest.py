@@ -1,4 +1,6 @@
-"""What a prepared dataset says about itself: the models behind `dataset.json` and `video.json`, and the hashes in them."""
+"""Splits as data, and the records behind `dataset.json` and `video.json` with their hashes.
+
+A split is a named list of video ids by role, with its source and a note where the list is unverified."""
 
 import hashlib
 import json
@@ -7,16 +9,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from surgicalmamba.data.labels import parse_yaml, read_shipped
 from surgicalmamba.errors import DataError
-
-# Splits as data: named lists of video ids by role, each with its source, and an honest word where the list is unverified.
-
 
 ROLES = ("train", "val", "test")
 _KEYS = (*ROLES, "source", "verified", "overlap")
@@ -24,7 +24,8 @@ _KEYS = (*ROLES, "source", "verified", "overlap")
 
 @dataclass(frozen=True)
 class Split:
-    """One way of dividing a dataset. `overlap` quotes a published split whose roles share videos; without it they must not."""
+    """One way of dividing a dataset. Roles share no video, except in a published split that says so in
+    `overlap`."""
 
     name: str
     roles: Mapping[str, tuple[str, ...]]
@@ -40,19 +41,17 @@ class Split:
     @property
     def note(self) -> str:
         """Source, and what a reader must know before quoting a number made with it."""
-        return " ".join(part for part in (self.source, "" if self.is_verified else "The id list is unverified.") if part)
+        return " ".join(filter(None, (self.source, "" if self.is_verified else "The id list is unverified.")))
 
     def shared(self) -> list[tuple[str, str, str]]:
         """(video, role, other role) for every video that two roles share."""
-        names = list(self.roles)
-        pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
-        return [(video, a, b) for a, b in pairs for video in self.roles[a] if video in set(self.roles[b])]
+        pairs = combinations(self.roles.items(), 2)
+        return [(video, a, b) for (a, ids), (b, others) in pairs for video in ids if video in others]
 
 
 def shipped_splits(dataset: str) -> dict[str, Split]:
     """The splits of a known dataset, `paper` first."""
-    place = files("surgicalmamba.data").joinpath("splits").joinpath(f"{dataset}.yaml")
-    return read_splits(place.read_text(encoding="utf-8"), f"{dataset}.yaml")
+    return read_splits(read_shipped(dataset), f"{dataset}.yaml")
 
 
 def file_splits(path: Path) -> dict[str, Split]:
@@ -64,14 +63,9 @@ def file_splits(path: Path) -> dict[str, Split]:
 
 
 def read_splits(text: str, where: str) -> dict[str, Split]:
-    """Parse the key `splits:`: either names with roles below, or the roles themselves, which then make the split `own`."""
-    import yaml
-
-    try:
-        document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise DataError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
-    entries = document.get("splits") if isinstance(document, dict) else None
+    """Parse the key `splits:`: names with roles below, or the roles themselves, which then make the split
+    `own`."""
+    entries = parse_yaml(text, where).get("splits")
     if entries is None:
         return {}
     if not isinstance(entries, dict) or not entries:
@@ -86,40 +80,40 @@ def _split(name: str, entry: object, where: str) -> Split:
         raise DataError(f"{where}: split {name!r} has none of the lists {', '.join(ROLES)}.")
     unknown = [key for key in entry if key not in _KEYS]
     if unknown:
-        raise DataError(f"{where}: split {name!r} has the unknown key {unknown[0]!r}; known: {', '.join(_KEYS)}.")
-    roles = {}
-    for role in ROLES:
-        if role not in entry:
-            continue
-        ids = entry[role]
-        if not isinstance(ids, list) or not all(isinstance(video, str | int) and not isinstance(video, bool) for video in ids):
-            raise DataError(f"{where}: {name}/{role} must be a list of video ids; put quotes around ids that look like numbers.")
-        roles[role] = tuple(video for item in ids for video in _expand(str(item), f"{where}: {name}/{role}"))
-        twice = [video for video in roles[role] if roles[role].count(video) > 1]
-        if twice:
-            raise DataError(f"{where}: {name}/{role} names {twice[0]!r} twice.")
-    overlap = entry.get("overlap")
-    split = Split(name, roles, " ".join(str(entry.get("source", "")).split()), bool(entry.get("verified", True)), overlap and str(overlap))
-    shared = split.shared()
-    if shared and overlap is None:
+        known = ", ".join(_KEYS)
+        raise DataError(f"{where}: split {name!r} has the unknown key {unknown[0]!r}; known: {known}.")
+    roles = {role: _video_ids(entry[role], f"{where}: {name}/{role}") for role in ROLES if role in entry}
+    overlap, source = entry.get("overlap"), " ".join(str(entry.get("source", "")).split())
+    split = Split(name, roles, source, bool(entry.get("verified", True)), overlap and str(overlap))
+    if overlap is None and (shared := split.shared()):
         video, a, b = shared[0]
-        raise DataError(f"{where}: split {name!r} has {video!r} in {a} and in {b}; a video belongs to one role.")
+        raise DataError(f"{where}: split {name!r} has {video!r} in {a} and in {b}; use one role.")
     return split
 
 
-def _expand(item: str, where: str) -> list[str]:
-    """`video01..video03` names three videos; the numbers keep their width."""
-    if ".." not in item:
-        return [item]
-    match = re.fullmatch(r"(.*?)([0-9]+)\.\.(.*?)([0-9]+)", item)
-    if not match or match[1] != match[3] or int(match[2]) > int(match[4]):
-        raise DataError(f"{where}: {item!r} is no range such as video01..video32.")
-    width = len(match[2]) if match[2].startswith("0") else 1
-    return [f"{match[1]}{i:0{width}d}" for i in range(int(match[2]), int(match[4]) + 1)]
+def _video_ids(items: object, where: str) -> tuple[str, ...]:
+    """Ids from a list of names; `video01..video03` names three videos, and the numbers keep their width."""
+    if not isinstance(items, list) or {type(item) for item in items} - {str, int}:
+        raise DataError(f"{where} must be a list of video ids; put quotes around ids that look like numbers.")
+    videos: list[str] = []
+    for item in map(str, items):
+        match = re.fullmatch(r"(.*?)([0-9]+)\.\.(.*?)([0-9]+)", item)
+        if ".." not in item:
+            videos.append(item)
+        elif match and match[1] == match[3] and int(match[2]) <= int(match[4]):
+            width = len(match[2]) if match[2].startswith("0") else 1
+            videos += [f"{match[1]}{i:0{width}d}" for i in range(int(match[2]), int(match[4]) + 1)]
+        else:
+            raise DataError(f"{where}: {item!r} is no range such as video01..video32.")
+    twice = [video for video in videos if videos.count(video) > 1]
+    if twice:
+        raise DataError(f"{where} names {twice[0]!r} twice.")
+    return tuple(videos)
 
 
 def automatic_split(videos: Sequence[str]) -> Split:
-    """A split for data that comes without one: 60:20:20 in the order of the ids' SHA-256, so no one has chosen it."""
+    """A split for data without one: 60:20:20 in the order of the ids' SHA-256, so that nobody has chosen
+    it."""
     ordered = sorted(videos, key=lambda video: hashlib.sha256(video.encode()).hexdigest())
     n_held = len(videos) // 5 if len(videos) >= 5 else int(len(videos) >= 3)
     cut = len(ordered) - 2 * n_held
@@ -148,7 +142,7 @@ Rate = Annotated[str, AfterValidator(_positive_fraction)]
 
 
 class Record(BaseModel):
-    """A frozen JSON record that refuses unknown fields."""
+    """A frozen JSON record that rejects unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -158,7 +152,7 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls: type[M], path: Path) -> M:
-        """Read a record; every way it can be broken is one line that names the file."""
+        """Read a record; an error is one line that names the file and the field."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
@@ -173,16 +167,16 @@ class SourceFile(Record):
     """A file a video was made from, by its path below the source folder."""
 
     size: int
-    sha256: str = Field(description="Of the whole file up to FULL_HASH_BYTES, beyond that of evenly spaced blocks and both ends.")
+    sha256: str = Field(description="Of the whole file up to FULL_HASH_BYTES, else of evenly spaced blocks.")
 
 
 class VideoEntry(Record):
-    """One prepared video: what it was made from, what came out, what was noticed on the way."""
+    """One prepared video: its sources, its size and hashes, and the warnings of its preparation."""
 
     n_samples: int = Field(gt=0)
     n_labelled: int = Field(ge=0)
-    source_fps: Rate | None = Field(None, description="Frames per second of the recording; absent for feature datasets without one.")
-    source_frames: int | None = Field(None, description="Frames of the recording, as far as it could be read.")
+    source_fps: Rate | None = Field(None, description="Frame rate of the recording; absent for features.")
+    source_frames: int | None = Field(None, description="Readable frames of the recording.")
     sources: dict[str, SourceFile]
     settings_sha256: str
     labels_sha256: str
@@ -203,8 +197,8 @@ class Manifest(Record):
     settings: dict[str, Setting]
     splits: dict[str, dict[str, list[str]]]
     split_notes: dict[str, str] = {}
-    overlaps: dict[str, str] = Field({}, description="Splits whose roles share videos because they were published so.")
-    missing: list[str] = Field([], description="Ids that the splits name and the source folder did not hold.")
+    overlaps: dict[str, str] = Field({}, description="Published splits whose roles share videos.")
+    missing: list[str] = Field([], description="Ids of the splits that the source folder did not hold.")
     videos: dict[str, VideoEntry] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -215,7 +209,7 @@ class Manifest(Record):
             for role, ids in roles.items():
                 unknown = [video for video in ids if video not in self.videos]
                 if unknown:
-                    raise ValueError(f"split {split}/{role} names {unknown[0]!r}, which is no video of this dataset")
+                    raise ValueError(f"split {split}/{role} names {unknown[0]!r}, no video of this dataset")
         return self
 
 
@@ -225,9 +219,9 @@ _BLOCKS = 128
 
 
 def fingerprint(path: Path) -> SourceFile:
-    """Size and SHA-256 of a file: all of it up to 64 MiB, else 128 evenly spaced blocks of 64 KiB, first and last included.
-
-    Videos of many gigabytes stay cheap to compare; an edit inside one that keeps its size and misses every block goes unseen."""
+    """Size and SHA-256 of a file: all of it up to 64 MiB, else 128 evenly spaced blocks of 64 KiB, both ends
+    included. Large videos stay cheap to compare; an edit that keeps the size and misses every block is not
+    detected."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -242,11 +236,13 @@ def fingerprint(path: Path) -> SourceFile:
 
 
 def fingerprints(paths: Iterable[Path], root: Path) -> dict[str, SourceFile]:
-    """Fingerprints by path relative to `root`, in sorted order. A folder of images counts as one entry over its files."""
+    """Fingerprints by path relative to `root`, in sorted order. A folder of images is one entry over its
+    files."""
     found = {}
     for path in sorted(paths):
+        take = _folder_fingerprint if path.is_dir() else fingerprint
         try:
-            found[path.relative_to(root).as_posix()] = _folder_fingerprint(path) if path.is_dir() else fingerprint(path)
+            found[path.relative_to(root).as_posix()] = take(path)
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     return found

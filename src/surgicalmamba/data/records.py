@@ -1,4 +1,9 @@
-"""What passes between decoding, labelling and storing: frames, what a recording is, and what reading it revealed."""
+"""What reading a recording yields: frames, facts about the recording, and the rule that picks frames as
+samples.
+
+By index, the rule that agrees with per-frame label files: sample k is frame `k * step`, where `step =
+round(source fps / sampling fps)`. By time, for recordings with uneven frames: sample k is the frame on screen
+at `k / fps`, so a frozen picture is sampled again."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surgicalmamba.errors import ConfigError, DataError
+
+By = Literal["index", "time", "auto"]
+"""How samples are picked; `auto` is by time where frames are unevenly spaced, and by index elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Gap:
-    """A stretch of a live source that nobody saw: the link was down or frames were unreadable."""
+    """A missing part of a live source: the link was down or frames were unreadable."""
 
     start_s: float
     end_s: float
@@ -35,7 +43,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """A recording as its packets tell it, without decoding."""
+    """A recording as described by its packets, without decoding."""
 
     name: str
     codec: str
@@ -45,36 +53,28 @@ class VideoInfo:
     duration_s: float
     """Time from the first frame to the end of the last one."""
     is_variable: bool
-    """Frames are not evenly spaced in time, so sampling has to go by timestamp."""
+    """Frames are not evenly spaced in time, so they must be sampled by time."""
     announced_s: float | None
-    """Duration that the file's header promises, where it does."""
+    """Duration according to the file's header, if it has one."""
 
     @property
     def is_truncated(self) -> bool:
-        """The header promises at least a second, and a fiftieth of the whole, that the file does not hold."""
-        return self.announced_s is not None and self.announced_s - self.duration_s > max(1.0, self.announced_s / 50)
+        """The file is shorter than its header announces, by more than a second and more than two percent."""
+        announced_s = self.announced_s or 0.0
+        return announced_s - self.duration_s > max(1.0, announced_s / 50)
 
 
 @dataclass
 class ReadReport:
-    """What reading a recording revealed so far; complete once its iterator ends."""
+    """What was found while reading a recording; complete when its iterator ends."""
 
     n_frames: int = 0
     n_decoded: int = 0
     n_corrupt: int = 0
     """Packets or frames that were skipped because they could not be decoded, or are marked damaged."""
     held: list[int] = field(default_factory=list)
-    """Wanted frames that were unreadable; the last readable picture stands in for each."""
+    """Sampled frames that were unreadable; each is replaced by the last readable picture."""
     warnings: list[str] = field(default_factory=list)
-
-
-# Which frames of a recording become samples.
-#
-# By index, the rule that agrees with per-frame label files: sample k is frame `k * step`, `step = round(source fps / wanted fps)`.
-# By time, for recordings with uneven frames: sample k is the frame on screen at `k / fps`, so a frozen picture is sampled again.
-
-
-By = Literal["index", "time"]
 
 
 def parse_fps(text: str) -> Fraction:
@@ -82,7 +82,8 @@ def parse_fps(text: str) -> Fraction:
     try:
         fps = Fraction(text.strip())
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(f"fps {text!r} is not a number; write 1, 0.5 or a fraction such as 30000/1001.") from None
+        examples = "write 1, 0.5 or a fraction such as 30000/1001"
+        raise ConfigError(f"fps {text!r} is not a number; {examples}.") from None
     if fps <= 0:
         raise ConfigError(f"fps {text} must be positive.")
     return fps
@@ -90,21 +91,20 @@ def parse_fps(text: str) -> Fraction:
 
 @dataclass(frozen=True)
 class IndexSampling:
-    """Frames by position. `ratio` source frames lie between two samples; a whole number wherever the field's rule gives one."""
+    """Frames by position: `ratio` source frames lie between two samples."""
 
     ratio: Fraction
 
     @classmethod
     def between(cls, source_fps: Fraction, fps: Fraction) -> "IndexSampling":
-        """One sample per second uses `round(source_fps)`, whatever the fraction, as the label files do. Other rates round
-        a ratio within one percent of a whole number; else sample k is the first frame at or after `k / fps`."""
+        """One sample per second uses `round(source_fps)`, as the label files do. Other rates round a ratio
+        within one percent of a whole number; else sample k is the first frame at or after `k / fps`."""
         ratio = source_fps / fps
         if ratio < 1:
-            raise DataError(f"the recording has {float(source_fps):g} frames per second, fewer than {float(fps):g}; lower --fps.")
+            rate = f"{float(source_fps):g} frames per second, fewer than {float(fps):g}"
+            raise DataError(f"the recording has {rate}; lower --fps.")
         step = math.floor(ratio + Fraction(1, 2))
-        if fps == 1 or abs(ratio - step) * 100 <= ratio:
-            return cls(Fraction(step))
-        return cls(ratio)
+        return cls(Fraction(step) if fps == 1 or abs(ratio - step) * 100 <= ratio else ratio)
 
     def frame_of(self, sample: int) -> int:
         """The frame that becomes sample k."""
@@ -122,15 +122,15 @@ class IndexSampling:
 
 @dataclass(frozen=True)
 class TimeSampling:
-    """Frames by time: the sample at `k / fps` is the last frame that began by then, give or take `tick`."""
+    """Frames by time: the sample at `k / fps` is the last frame that began by then, within one `tick`."""
 
     fps: Fraction
     tick: Fraction
 
     def samples_of(self, start: Fraction, following: Fraction | None) -> range:
-        """The samples that show a frame which begins at `start` and is replaced at `following` (None for the last one)."""
+        """The samples that show a frame which begins at `start` and is replaced at `following` (None: the
+        last)."""
         first = max(0, math.ceil((start - self.tick) * self.fps))
         if following is None:
             return range(first, math.floor((start + self.tick) * self.fps) + 1)
         return range(first, max(first, math.ceil((following - self.tick) * self.fps)))
-
