@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_INTRA_ONLY = frozenset("mjpeg png prores dnxhd dvvideo rawvideo ffvhuff huffyuv jpeg2000".split())
+_INTRA_ONLY = frozenset(["mjpeg", "png", "prores", "dnxhd", "dvvideo", "rawvideo", "ffvhuff", "huffyuv", "jpeg2000"])
 _IDR_TYPES = {"h264": frozenset({5}), "hevc": frozenset({19, 20})}
 _SLICE_TYPES = {"h264": frozenset({1, 2, 5}), "hevc": frozenset(range(32))}
 _TEXT_CODECS = frozenset({"ansi", "bintext", "xbin", "idf"})  # FFmpeg draws text files as pictures
