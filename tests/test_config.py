@@ -39,7 +39,7 @@ MISTAKES = {
     "unknown setting 'rang': did you mean 'rank'?": lambda: RotationConfig(rang=3),
     "n_blocks=0: Input should be greater than 0": lambda: ModelConfig(n_blocks=0),
     "head.path.d_state='many': Input should be a valid integer": lambda: ModelConfig(head={"path": {"d_state": "many"}}),
-    "rotation.rank=16 exceeds d_state=8; use a rank of at most d_state": lambda: PathConfig(d_state=8),
+    "rotation.rank=16 is too large for d_state=8 with rotation.kind=content; use a rank of at most 8": lambda: PathConfig(d_state=8),
     "dt_min=0.5 is larger than dt_max=0.1; swap them": lambda: PathConfig(dt_min=0.5),
     "d_feature is needed when backbone is null": lambda: ModelConfig(backbone=None),
     "d_feature=10 contradicts the backbone, which gives 768; leave it out": lambda: ModelConfig(d_feature=10),

@@ -1,7 +1,10 @@
-"""SurgicalMamba: backbone, projector, K dual-path blocks, output head. One call serves clips, whole videos and single frames."""
+"""SurgicalMamba: settings, path (with its convolution, intensity and rotator), block, head, network, presets.
+
+One call serves clips, whole videos and single frames. A part that is None in the settings is not built, so an
+ablation needs no flag. "Paper" and section names refer to the paper, "release" to the authors' code."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, cast
 
@@ -12,7 +15,7 @@ from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, Section
 from surgicalmamba.core.chunks import chunk_segments
-from surgicalmamba.core.rotation import Form, Solve, coordinate_pairs, faster_form, regram, turn_pairs, unit_columns
+from surgicalmamba.core.rotation import Solve, coordinate_pairs, faster_form, regram, turn_pairs, unit_columns
 from surgicalmamba.core.ssd import full, full_dtype, in_full_precision, running_means, scan, warp_step
 from surgicalmamba.core.state import BlockState, Group, ModelState, PathState
 from surgicalmamba.errors import ConfigError
@@ -21,45 +24,45 @@ from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 
 class RotationConfig(Section):
-    """State regramming: the content-conditioned rotation of the carried state at chunk boundaries (section 3.5)."""
+    """State regramming: the content-dependent rotation of the carried state at chunk ends (section 3.5)."""
 
     rank: Positive = Field(16, description="Rotation planes r per head. Paper: 16.")
-    d_hidden: Positive = Field(128, description="Hidden width of the two per-head networks. Paper: not given; release: 128.")
+    d_hidden: Positive = Field(128, description="Hidden width of the networks. Release: 128.")
     kind: Literal["content", "pairs", "constant"] = Field(
         "content",
-        description="What a chunk decides: planes and angles (paper), the angles of fixed coordinate pairs, or nothing (one learned Z). "
-        "The last two are controls.",
+        description="What a chunk decides: planes and angles (paper), the angles of fixed coordinate pairs, "
+        "or nothing (one learned Z). The last two are controls.",
     )
     init: Literal["paper", "release"] = Field(
         "paper",
-        description="Start of training. Both begin with planes and angles that depend on content. paper: angles near 0, so that training "
-        "starts from plain SSD; release: angles about 1.",
+        description="Start of training; planes and angles depend on content in both. paper: angles near 0, "
+        "so that training starts from plain SSD; release: angles about 1.",
     )
     theta_init: float | None = Field(
-        None, gt=0, description="Angle at the start for a neutral summary, radians; null is 0.005 for init paper, 0.854 for release."
+        None, gt=0, description="Initial angle for a neutral summary, radians; null: 0.005, release 0.854."
     )
     form: Literal["auto", "low-rank", "dense"] = Field(
-        "auto", description="Solve the 2r x 2r (Woodbury) or the N x N system. 'auto' takes the one measured faster for these sizes."
+        "auto", description="Solve a 2r x 2r (Woodbury) or an N x N system; auto: the one measured faster."
     )
 
     @property
     def start_angle(self) -> float:
-        """The angle of a neutral summary before training, radians. The release sets the bias before the softplus to 0.3."""
+        """The angle for a neutral summary before training, radians. Release: 0.3 before the softplus."""
         return self.theta_init or {"paper": 0.005, "release": math.log1p(math.exp(0.3))}[self.init]
 
 
 class IntensityConfig(Section):
-    """Intensity-modulated stepping: the network that raises the slow path's step at phase boundaries (section 3.3)."""
+    """The network that enlarges the slow path's step at phase boundaries (section 3.3)."""
 
-    reduction: Positive = Field(16, description="Hidden width is d_inner divided by this. Paper: 'a small MLP'; release: 16.")
-    d_hidden_min: Positive = Field(1, description="Least hidden width, for small models. Paper: not given; release: 8.")
+    reduction: Positive = Field(16, description="d_inner over hidden width. Paper: a small MLP; release: 16.")
+    d_hidden_min: Positive = Field(1, description="Least hidden width. Paper: not given; release: 8.")
     memory: tuple[Annotated[int, Field(ge=2)], ...] = Field(
         (),
-        description="Frames over which running means of its input are given to the network too, such as [8, 32, 128]. Paper: none, so "
-        "that the first block sees the four frames of the convolution.",
+        description="Frames of running means that the network also reads, such as [8, 32, 128]. Paper: none, "
+        "so that the first block sees only the four frames of the convolution.",
     )
     intensity_init: float = Field(
-        0.02, gt=0, lt=1, description="Intensity at the start of training. Paper: near 0 inside phases; release: 0.5."
+        0.02, gt=0, lt=1, description="Intensity before training. Paper: near 0 inside phases; release: 0.5."
     )
 
 
@@ -70,17 +73,17 @@ class PathConfig(Section):
     d_state: Positive = Field(64, description="State width N. Paper: 64.")
     d_head: Positive = Field(64, description="Head width P. Release: 64.")
     expand: Positive = Field(2, description="Inner width over model width. Release: 2.")
-    d_conv: Annotated[int, Field(ge=2)] = Field(4, description="Taps of the causal depthwise convolution, frames. Release: 4.")
-    dt_rank: Positive | None = Field(None, description="Rank of the step projection; None is ceil(d_model / 16), as in the release.")
+    d_conv: Annotated[int, Field(ge=2)] = Field(4, description="Frames of the convolution. Release: 4.")
+    dt_rank: Positive | None = Field(None, description="Rank of the step; null: ceil(d_model / 16), release.")
     dt_min: float = Field(0.001, gt=0, description="Smallest initial step. Mamba's usual range.")
     dt_max: float = Field(0.1, gt=0, description="Largest initial step. Mamba's usual range.")
-    dt_shift: float = Field(0.0, description="Added to the step's bias at the start. Paper: not mentioned; release: -2 in the slow path.")
-    a_min: float = Field(1.0, gt=0, description="Smallest decay rate |A| at the start, uniform over heads. Mamba-2: 1; release: 1.")
-    a_max: float = Field(16.0, gt=0, description="Largest decay rate |A| at the start. Mamba-2: 16; release: d_state.")
-    rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; None leaves the carried state unrotated.")
-    intensity: IntensityConfig | None = Field(None, description="Intensity-modulated stepping; the slow path only (section 3.3).")
+    dt_shift: float = Field(0.0, description="Added to the initial bias of dt. Release: -2 in slow.")
+    a_min: float = Field(1.0, gt=0, description="Smallest initial decay rate |A|, uniform over heads.")
+    a_max: float = Field(16.0, gt=0, description="Largest initial decay rate. Mamba-2: 16; release: d_state.")
+    rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; null: none.")
+    intensity: IntensityConfig | None = Field(None, description="In the slow path only (section 3.3).")
     rotary: bool = Field(
-        False, description="Control: every frame turns B and C by angles accumulated from content, as in Mamba-3, in half of the state."
+        False, description="Control: every frame turns B and C, in half of the state, as in Mamba-3."
     )
 
     @model_validator(mode="after")
@@ -89,15 +92,15 @@ class PathConfig(Section):
             raise ValueError(f"dt_min={self.dt_min} is larger than dt_max={self.dt_max}; swap them.")
         if self.a_min > self.a_max:
             raise ValueError(f"a_min={self.a_min} is larger than a_max={self.a_max}; swap them.")
-        if self.rotation is not None and self.rotation.rank > self.d_state:
-            raise ValueError(f"rotation.rank={self.rotation.rank} exceeds d_state={self.d_state}; use a rank of at most d_state.")
-        if self.rotation is not None and self.rotation.kind == "pairs" and 2 * self.rotation.rank > self.d_state:
-            raise ValueError(
-                f"rotation.rank={self.rotation.rank} needs {2 * self.rotation.rank} coordinates for its fixed pairs, but d_state is "
-                f"{self.d_state}; use a rank of at most {self.d_state // 2}."
-            )
+        if self.rotation is not None:
+            largest = self.d_state // 2 if self.rotation.kind == "pairs" else self.d_state
+            if self.rotation.rank > largest:
+                raise ValueError(
+                    f"rotation.rank={self.rotation.rank} is too large for d_state={self.d_state} with "
+                    f"rotation.kind={self.rotation.kind}; use a rank of at most {largest}."
+                )
         if self.rotary and self.d_state < 4:
-            raise ValueError(f"rotary turns pairs in half of the state, so d_state={self.d_state} must be at least 4.")
+            raise ValueError(f"rotary needs a d_state of at least 4, not {self.d_state}; it turns half.")
         return self
 
     @property
@@ -109,31 +112,30 @@ class PathConfig(Section):
 class BlockConfig(Section):
     """One dual-path block. Without `fast` it is a single-path block whose slow path also emits the gate."""
 
-    slow: PathConfig = Field(PathConfig(intensity=IntensityConfig()), description="Carries its state across clips.")
-    fast: PathConfig | None = Field(PathConfig(), description="Starts anew every clip, conditioned on the slow path.")
+    slow: PathConfig = Field(PathConfig(intensity=IntensityConfig()), description="Not reset between clips.")
+    fast: PathConfig | None = Field(PathConfig(), description="Reset at each clip; conditioned on slow.")
     ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
 
     @model_validator(mode="after")
     def _check(self) -> "BlockConfig":
-        if self.fast is not None and self.fast.intensity is not None:
-            raise ValueError("fast.intensity must be null: the time warp is confined to the slow path (section 3.3 of the paper).")
-        if self.fast is not None and (self.fast.expand, self.fast.d_head) != (self.slow.expand, self.slow.d_head):
+        fast, slow = self.fast, self.slow
+        if fast is not None and fast.intensity is not None:
+            raise ValueError("fast.intensity must be null: intensity is confined to the slow path (section 3.3).")
+        if fast is not None and (fast.expand, fast.d_head) != (slow.expand, slow.d_head):
             raise ValueError("slow and fast paths are summed, so expand and d_head must be equal in both.")
         return self
 
 
 class HeadConfig(Section):
-    """The output head: a single-path block that starts anew every clip, and the classifier (section 3.6)."""
+    """The output head: a single-path block that is reset at every clip, and the classifier (section 3.6)."""
 
-    path: PathConfig = Field(
-        PathConfig(chunk_len=32), description="The head's SSD path. Its chunk length is not in the paper; release: 32."
-    )
+    path: PathConfig = Field(PathConfig(chunk_len=32), description="Its SSD path. Release: chunk_len 32.")
     ffn_ratio: Positive = Field(4, description="Feed-forward width over model width. Release: 4.")
 
     @model_validator(mode="after")
     def _check(self) -> "HeadConfig":
         if self.path.intensity is not None:
-            raise ValueError("path.intensity must be null: the time warp is confined to the slow path (section 3.3 of the paper).")
+            raise ValueError("path.intensity must be null: intensity is confined to the slow path (section 3.3).")
         return self
 
 
@@ -142,13 +144,13 @@ class ModelConfig(RecognizerConfig):
 
     d_model: Positive = Field(768, description="Width of the temporal model. Release: 768.")
     n_blocks: Positive = Field(4, description="Dual-path blocks K. Paper: 4.")
-    clip_len: Positive = Field(256, description="Frames L after which fast path and head start anew, in training and live. Paper: 256.")
-    backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null when features are given.")
+    clip_len: Positive = Field(256, description="Frames L between resets of fast paths and head. Paper: 256.")
+    backbone: BackboneConfig | None = Field(BackboneConfig(), description="Frame encoder; null: none.")
     dropout: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Share of values dropped in training: path and feed-forward of every block and of the head's, and the head's input. "
+        description="Share of values dropped in training: both branches of every block and the head's input. "
         "Paper: not mentioned; release: 0.1.",
     )
     block: BlockConfig = Field(BlockConfig(), description="Every one of the K blocks.")
@@ -159,11 +161,12 @@ class ModelConfig(RecognizerConfig):
         for name, path in self.paths().items():
             d_inner = path.expand * self.d_model
             if d_inner % path.d_head:
-                raise ValueError(f"{name}.d_head={path.d_head} does not divide the inner width {d_inner} (expand x d_model).")
+                raise ValueError(f"{name}.d_head={path.d_head} does not divide the inner width {d_inner}.")
             if name != "block.slow" and path.rotation is not None and path.chunk_len >= self.clip_len:
                 raise ValueError(
-                    f"{name}.chunk_len={path.chunk_len} is not below clip_len={self.clip_len}: the path starts anew before it could "
-                    f"rotate. Use a chunk_len of at most {max(1, self.clip_len // 2)} or set {name}.rotation to null."
+                    f"{name}.chunk_len={path.chunk_len} is not below clip_len={self.clip_len}: the path is "
+                    f"reset before it can rotate. Use at most {max(1, self.clip_len // 2)}, or set "
+                    f"{name}.rotation to null."
                 )
         return self
 
@@ -174,9 +177,20 @@ class ModelConfig(RecognizerConfig):
 
     def with_paths(self, **changes: object) -> "ModelConfig":
         """A copy with the same change made to every SSD path, such as `with_paths(d_state=16)`."""
-        fast = self.block.fast
-        block = self.block.with_(slow=self.block.slow.with_(**changes), fast=None if fast is None else fast.with_(**changes))
-        return self.with_(block=block, head=self.head.with_(path=self.head.path.with_(**changes)))
+        return self._map_paths(lambda path: path.with_(**changes))
+
+    def with_rotation(self, **changes: object) -> "ModelConfig":
+        """A copy with the same change made to every rotation, such as `with_rotation(rank=4)`."""
+
+        def change(path: PathConfig) -> PathConfig:
+            return path if path.rotation is None else path.with_(rotation=path.rotation.with_(**changes))
+
+        return self._map_paths(change)
+
+    def _map_paths(self, change: Callable[[PathConfig], PathConfig]) -> "ModelConfig":
+        fast = None if self.block.fast is None else change(self.block.fast)
+        block = self.block.with_(slow=change(self.block.slow), fast=fast)
+        return self.with_(block=block, head=self.head.with_(path=change(self.head.path)))
 
     @classmethod
     def preset(cls, name: str, **changes: object) -> "ModelConfig":
@@ -186,39 +200,26 @@ class ModelConfig(RecognizerConfig):
         return PRESETS[name].with_(**changes)
 
     def variant(self, name: str) -> "ModelConfig":
-        """A row of the paper's component ablation, made by leaving parts out (see VARIANTS)."""
+        """A row of the paper's component ablation, or a control of the rotation (see VARIANTS)."""
         if name not in VARIANTS:
             raise ConfigError(f"unknown variant {name!r}; variants: {', '.join(VARIANTS)}.")
-        without = VARIANTS[name]
-        block = self.block
+        without, block = VARIANTS[name], self.block
         if "fast" in without:
             block = block.with_(fast=None)
         if "intensity" in without:
             block = block.with_(slow=block.slow.with_(intensity=None))
         config = self.with_(block=block)
         if "rotation" in without:
-            return config.with_paths(rotation=None, rotary=name in ROTARY)
-        return config.with_rotation(kind=CONTROLS[name]) if name in CONTROLS else config
-
-    def with_rotation(self, **changes: object) -> "ModelConfig":
-        """A copy with the same change made to the rotation of every path that has one, such as `with_rotation(rank=4)`."""
-
-        def turned(path: PathConfig) -> PathConfig:
-            return path if path.rotation is None else path.with_(rotation=path.rotation.with_(**changes))
-
-        fast = self.block.fast
-        block = self.block.with_(slow=turned(self.block.slow), fast=None if fast is None else turned(fast))
-        return self.with_(block=block, head=self.head.with_(path=turned(self.head.path)))
-
-
-# Causal depthwise convolution over frames, with the last inputs carried from call to call.
+            return config.with_paths(rotation=None, rotary=name == "rotary")
+        is_control = name in ("constant-z", "pairs-z")
+        return config.with_rotation(kind=name.removesuffix("-z")) if is_control else config
 
 
 class CausalConv(nn.Module):
-    """y_t = bias + sum_k weight[:, k] x_{t - d_conv + 1 + k}, for any number of frames per call.
+    """y_t = bias + sum_k weight[:, k] x_{t - d_conv + 1 + k}: depthwise, over any number of frames.
 
-    The tail holds the last d_conv - 1 inputs, zeros before the first frame, so cutting a sequence changes nothing
-    (appendix Implementation, cross-clip carry)."""
+    The tail holds the last d_conv - 1 inputs, zeros before the first frame, so cutting a sequence changes
+    nothing (appendix Implementation, cross-clip carry)."""
 
     def __init__(self, width: int, d_conv: int) -> None:
         super().__init__()
@@ -236,13 +237,11 @@ class CausalConv(nn.Module):
         return y, seen[:, length:].to(tail.dtype)
 
 
-# The intensity network: reads a phase boundary from the convolved frame feature, eq. (lambda), and from running means of it.
-
-
 class IntensityNet(nn.Module):
-    """One logit per frame; its sigmoid is the intensity. The input is detached: the transition loss trains this network alone.
+    """One logit per frame from the convolved feature, eq. (lambda); its sigmoid is the intensity.
 
-    A boundary is a change, and a single frame does not show one. With `memory` the network also sees running means of its input."""
+    The input is detached: the transition loss trains this network alone. A boundary is a change, which a
+    single frame does not show; with `memory` the network also reads running means of its input."""
 
     def __init__(self, d_inner: int, config: IntensityConfig) -> None:
         super().__init__()
@@ -254,29 +253,29 @@ class IntensityNet(nn.Module):
         nn.init.constant_(self.out.bias, math.log(config.intensity_init / (1 - config.intensity_init)))
 
     def forward(self, x: Tensor, means: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """x (b, l, d_inner), means (b, s, d_inner) before its first frame -> logits (b, l) and the means after its last."""
+        """x (b, l, d_inner), means (b, s, d_inner) before the call -> logits (b, l), means after the call."""
         seen = x.detach()
         if means is not None:
             past, means = running_means(seen, self.frames, means)
             seen = torch.cat([seen, past.flatten(-2).to(seen.dtype)], dim=-1)
-        hidden = nn.functional.silu(self.up(seen))
-        return self.out(hidden)[..., 0], means
-
-
-# From a chunk's summary to the rotation of the carried state: per-head networks for planes and angles.
+        return self.out(F.silu(self.up(seen)))[..., 0], means
 
 
 class PerHeadMLP(nn.Module):
-    """A two-layer SiLU network with its own weights for every head, evaluated for all heads at once.
+    """A two-layer SiLU network with separate weights for every head, evaluated for all heads at once.
 
-    Weights are stored (head, in, out): a product with one row per head then reads them in order. They start as in the release: Xavier's
-    normal with gain 1, then 2, so that the output depends on the input from the first update; hidden biases are zero."""
+    Weights are stored (head, in, out). They start as in the release: Xavier's normal with gain 1, then 2, so
+    that the output depends on the input from the first update; hidden biases are zero."""
 
     def __init__(self, n_heads: int, d_in: int, d_hidden: int, bias: Tensor) -> None:
         super().__init__()
-        self.w1 = nn.Parameter(_xavier(n_heads, d_in, d_hidden, gain=1.0))
+
+        def xavier(d_in: int, d_out: int, gain: float) -> nn.Parameter:
+            return nn.Parameter(torch.randn(n_heads, d_in, d_out) * gain * math.sqrt(2 / (d_in + d_out)))
+
+        self.w1 = xavier(d_in, d_hidden, gain=1.0)
         self.b1 = nn.Parameter(torch.zeros(n_heads, d_hidden))
-        self.w2 = nn.Parameter(_xavier(n_heads, d_hidden, bias.shape[1], gain=2.0))
+        self.w2 = xavier(d_hidden, bias.shape[1], gain=2.0)
         self.b2 = nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -287,36 +286,23 @@ class PerHeadMLP(nn.Module):
 
 
 class PerHeadConstant(nn.Module):
-    """A learned vector for every head, whatever comes in: the control whose rotation does not depend on content."""
+    """A learned vector per head, whatever the input: the control whose rotation ignores the content."""
 
     def __init__(self, bias: Tensor) -> None:
         super().__init__()
         self.b2 = nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (b, h, d_in) -> (b, h, d_out)."""
         return self.b2.expand(x.shape[0], -1, -1)
 
 
-def _xavier(n_heads: int, d_in: int, d_out: int, gain: float) -> Tensor:
-    return torch.randn(n_heads, d_in, d_out) * gain * math.sqrt(2 / (d_in + d_out))
-
-
-def _plane_bias(n_heads: int, size: int) -> Tensor:
-    """U's and V's biases (h, 2 * size), entries of about 0.5: vectors of different heads are orthogonal as far as there is room."""
-    halves = [nn.init.orthogonal_(torch.empty(size, n_heads)) for _ in range(2)]
-    columns = torch.cat([F.normalize(half, dim=0) for half in halves])
-    return (0.5 * math.sqrt(size) * columns.T).contiguous()
-
-
 class Rotator(nn.Module):
-    """Turns a carried state by an amount the chunk that just ended decides, eqs. (phi), (uvtheta), (skew), (cayley)."""
+    """Planes and angles of the rotation, from the chunk that just ended: eqs. (phi), (uvtheta)."""
 
     def __init__(self, n_heads: int, d_head: int, d_state: int, config: RotationConfig) -> None:
         super().__init__()
-        self.rank = config.rank
-        self.d_state = d_state
-        self.form: Form = faster_form(d_state, config.rank) if config.form == "auto" else config.form
+        self.rank, self.d_state = config.rank, d_state
+        self.form = faster_form(d_state, config.rank) if config.form == "auto" else config.form
         angle_bias = torch.full((n_heads, config.rank), math.log(math.expm1(config.start_angle)))
         plane_bias = _plane_bias(n_heads, d_state * config.rank)
         self.planes: nn.Module | None
@@ -324,12 +310,13 @@ class Rotator(nn.Module):
         if config.kind == "constant":
             self.planes, self.angles = PerHeadConstant(plane_bias), PerHeadConstant(angle_bias)
         else:
-            self.planes = None if config.kind == "pairs" else PerHeadMLP(n_heads, d_head, config.d_hidden, plane_bias)
+            pairs = config.kind == "pairs"
+            self.planes = None if pairs else PerHeadMLP(n_heads, d_head, config.d_hidden, plane_bias)
             self.angles = PerHeadMLP(n_heads, d_head, config.d_hidden, angle_bias)
 
     @in_full_precision
     def factors(self, summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Planes U, V (b, h, n, r) with unit columns and angles theta (b, h, r) of a chunk's mean output (b, h, p)."""
+        """U, V (b, h, n, r) with unit columns and theta (b, h, r) from a chunk's mean output (b, h, p)."""
         phi = F.layer_norm(summary, summary.shape[-1:])
         theta = F.softplus(self.angles(phi))
         if self.planes is None:
@@ -340,14 +327,23 @@ class Rotator(nn.Module):
 
     def forward(self, state: Tensor, summary: Tensor) -> Tensor:
         """state (b, h, p, n) and the chunk's mean output (b, h, p) -> the rotated state."""
-        (rotated,) = rotate_together([self], [state], [summary])
-        return rotated
+        return rotate_together([self], [state], [summary])[0]
+
+
+def _plane_bias(n_heads: int, size: int) -> Tensor:
+    """Biases of U and V (h, 2 * size), entries of about 0.5; heads are orthogonal as far as possible."""
+    halves = [nn.init.orthogonal_(torch.empty(size, n_heads)) for _ in range(2)]
+    columns = torch.cat([F.normalize(half, dim=0) for half in halves])
+    return (0.5 * math.sqrt(size) * columns.T).contiguous()
 
 
 def rotate_together(
-    rotators: Sequence[Rotator], states: Sequence[Tensor], summaries: Sequence[Tensor], solve: Solve = torch.linalg.solve
+    rotators: Sequence[Rotator],
+    states: Sequence[Tensor],
+    summaries: Sequence[Tensor],
+    solve: Solve = torch.linalg.solve,
 ) -> list[Tensor]:
-    """Rotate the states of paths of one size, each by its own rotator. Heads are independent, so all are solved at once."""
+    """Rotate the states of paths of equal size. Heads are independent, so one solve serves all paths."""
     factors = [rotator.factors(summary) for rotator, summary in zip(rotators, summaries, strict=True)]
     if len(rotators) == 1:
         return [regram(states[0], *factors[0], rotators[0].form, solve)]
@@ -356,66 +352,28 @@ def rotate_together(
     return list(rotated.split([state.shape[1] for state in states], dim=1))
 
 
-# What follows from a configuration alone, without weights: sizes of the memory, and where groups of paths end their chunks.
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Where a group of paths ends its chunks, as `core.chunks.closes_after` takes it. `clip_len` None: counted over the procedure."""
-
-    chunk_len: int
-    clip_len: int | None
-
-
-def rotation_grids(config: ModelConfig) -> dict[Group, Grid]:
-    """The groups of paths that rotate, and where."""
-    fast, head = config.block.fast, config.head.path
-    grids: dict[Group, Grid] = {}
-    if config.block.slow.rotation is not None:
-        grids["slow"] = Grid(config.block.slow.chunk_len, None)
-    if fast is not None and fast.rotation is not None:
-        grids["fast"] = Grid(fast.chunk_len, config.clip_len)
-    if head.rotation is not None:
-        grids["head"] = Grid(head.chunk_len, config.clip_len)
-    return grids
-
-
-def empty_state(config: ModelConfig, n_lanes: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> ModelState:
-    """The memory before the first frame of `n_lanes` procedures: zeros, in full precision whatever the weights are."""
-
-    def path(of: PathConfig) -> PathState:
-        return empty_path_state(of.expand * config.d_model, of, n_lanes, dtype, device)
-
-    slow, fast = config.block.slow, config.block.fast
-    blocks = tuple(BlockState(path(slow), None if fast is None else path(fast)) for _ in range(config.n_blocks))
-    return ModelState(frame_index=(0,) * n_lanes, blocks=blocks, head=path(config.head.path))
-
-
-def empty_path_state(d_inner: int, config: PathConfig, n_lanes: int, dtype: torch.dtype, device: torch.device | str) -> PathState:
-    """The memory of one path."""
+def empty_path_state(
+    d_inner: int, config: PathConfig, n_lanes: int, dtype: torch.dtype, device: torch.device | str
+) -> PathState:
+    """The memory of one path before the first frame: zeros, in full precision whatever the weights are."""
     n_heads = d_inner // config.d_head
+    n_means = 0 if config.intensity is None else len(config.intensity.memory)
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(n_lanes, *shape, dtype=full_dtype(dtype), device=device)
 
-    chunk_sum = None if config.rotation is None else zeros(n_heads, config.d_head)
-    angle = zeros(n_heads, config.n_rotary_pairs) if config.rotary else None
-    scales = 0 if config.intensity is None else len(config.intensity.memory)
-    means = zeros(scales, d_inner) if scales else None
-    return PathState(zeros(n_heads, config.d_head, config.d_state), zeros(config.d_conv - 1, d_inner), chunk_sum, angle, means)
-
-
-def default_dt_rank(d_model: int) -> int:
-    """Rank of the low-rank step projection when none is given: ceil(d_model / 16)."""
-    return math.ceil(d_model / 16)
-
-
-# SSMPath: project, convolve, scan, rotate. Slow path, fast path and head are three instances of it.
+    return PathState(
+        ssm=zeros(n_heads, config.d_head, config.d_state),
+        conv_tail=zeros(config.d_conv - 1, d_inner),
+        chunk_sum=None if config.rotation is None else zeros(n_heads, config.d_head),
+        angle=zeros(n_heads, config.n_rotary_pairs) if config.rotary else None,
+        means=zeros(n_means, d_inner) if n_means else None,
+    )
 
 
 @dataclass(frozen=True)
 class PathOutput:
-    """What a path gives for a call: its output with skip and without gate, and what else it emits."""
+    """Output of a path for one call. `y` includes the skip and not the gate."""
 
     y: Tensor  # (b, l, d_inner)
     gate: Tensor | None  # (b, l, d_inner)
@@ -424,42 +382,44 @@ class PathOutput:
 
 
 class SSMPath(nn.Module):
-    """One selective state-space path over frames, for any number of frames per call.
+    """One selective state-space path: project, convolve, scan, rotate, for any number of frames per call.
 
-    Step, B and C come from the convolved input, joined with `condition` where the path has one. `clip_len` is given to a path
-    that starts anew every clip; whoever calls empties its state there."""
+    Step, B and C come from the convolved input, joined with `condition` where the path has one. A path with
+    `clip_len` counts its chunks from the start of a clip; the caller resets its state there."""
 
-    def __init__(self, d_model: int, config: PathConfig, clip_len: int | None, conditioned: bool, emits_gate: bool) -> None:
+    def __init__(
+        self, d_model: int, config: PathConfig, clip_len: int | None, conditioned: bool, emits_gate: bool
+    ) -> None:
         super().__init__()
         self.config, self.clip_len, self.emits_gate = config, clip_len, emits_gate
         self.d_inner = d_inner = config.expand * d_model
         self.n_heads = n_heads = d_inner // config.d_head
-        self.dt_rank = config.dt_rank or default_dt_rank(d_model)
+        self.dt_rank = dt_rank = config.dt_rank or math.ceil(d_model / 16)
+        d_select = dt_rank + 2 * n_heads * config.d_state
         self.in_proj = nn.Linear(d_model, (2 if emits_gate else 1) * d_inner, bias=False)  # [x, gate]
         self.conv = CausalConv(d_inner, config.d_conv)
-        self.select_proj = nn.Linear((2 if conditioned else 1) * d_inner, self.dt_rank + 2 * n_heads * config.d_state, bias=False)
-        self.dt_proj = nn.Linear(self.dt_rank, n_heads)
+        self.select_proj = nn.Linear((2 if conditioned else 1) * d_inner, d_select, bias=False)  # [dt, B, C]
+        self.dt_proj = nn.Linear(dt_rank, n_heads)
         self.A_log = nn.Parameter(torch.empty(n_heads).uniform_(config.a_min, config.a_max).log())
         self.D = nn.Parameter(torch.ones(n_heads))
         self.intensity = None if config.intensity is None else IntensityNet(d_inner, config.intensity)
-        self.rotator = None if config.rotation is None else Rotator(n_heads, config.d_head, config.d_state, config.rotation)
+        rotation = config.rotation
+        self.rotator = None if rotation is None else Rotator(n_heads, config.d_head, config.d_state, rotation)
         self.turn_proj = nn.Linear(d_inner, config.n_rotary_pairs, bias=False) if config.rotary else None
-        self._init_step()
 
-    def _init_step(self) -> None:
-        """Steps log-uniform between dt_min and dt_max, as in Mamba: heads begin with memories of different lengths."""
-        low, high = math.log(self.config.dt_min), math.log(self.config.dt_max)
-        dt = torch.empty(self.n_heads).uniform_(low, high).exp()
+        # Log-uniform steps, as in Mamba: heads start with memories of different lengths.
+        dt = torch.empty(n_heads).uniform_(math.log(config.dt_min), math.log(config.dt_max)).exp()
         with torch.no_grad():
-            self.dt_proj.bias.copy_(torch.log(torch.expm1(dt)) + self.config.dt_shift)  # softplus(bias) = dt when the shift is 0
-            nn.init.uniform_(self.dt_proj.weight, -(self.dt_rank**-0.5), self.dt_rank**-0.5)
+            self.dt_proj.bias.copy_(torch.log(torch.expm1(dt)) + config.dt_shift)  # inverse of softplus
+            nn.init.uniform_(self.dt_proj.weight, -(dt_rank**-0.5), dt_rank**-0.5)
 
     def initial_state(self, n_lanes: int, dtype: torch.dtype, device: torch.device) -> PathState:
-        """The memory before the first frame: zeros, in full precision whatever the weights are."""
         return empty_path_state(self.d_inner, self.config, n_lanes, dtype, device)
 
-    def forward(self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None) -> PathOutput:
-        """u (b, l, d_model), condition (b, l, d_inner); frame_index[i] frames of lane i's procedure came before."""
+    def forward(
+        self, u: Tensor, state: PathState, frame_index: Sequence[int], condition: Tensor | None = None
+    ) -> PathOutput:
+        """u (b, l, d_model), condition (b, l, d_inner); lane i has seen frame_index[i] frames before."""
         x, gate, tail = self._convolve(u, state)
         dt, B, C, intensity_logit, means = self._select(x, condition, state)
         state = replace(state, conv_tail=tail, means=means)
@@ -469,17 +429,16 @@ class SSMPath(nn.Module):
         return PathOutput(y.flatten(-2), gate, intensity_logit, state)
 
     def decay(self, u: Tensor, state: PathState, condition: Tensor | None = None) -> Tensor:
-        """What every frame of such a call leaves of the carried state, exp(dt A) with the intensity in dt: (b, l, h)."""
+        """The share of the carried state that each frame of such a call keeps, exp(dt A): (b, l, h)."""
         x, _, _ = self._convolve(u, state)
-        dt, _, _, _, _ = self._select(x, condition, state)
-        return torch.exp(dt * self._decay_rate())
+        return torch.exp(self._select(x, condition, state)[0] * self._decay_rate())
 
     def _decay_rate(self) -> Tensor:
         """A (h), negative."""
         return -torch.exp(full(self.A_log))
 
     def _convolve(self, u: Tensor, state: PathState) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The convolved input (b, l, d_inner), the gate where the path emits one, and the convolution's new tail."""
+        """The convolved input (b, l, d_inner), the gate if the path emits one, and the new tail."""
         projected = self.in_proj(u)
         x, gate = projected.chunk(2, dim=-1) if self.emits_gate else (projected, None)
         x, tail = self.conv(x, state.conv_tail)
@@ -488,12 +447,10 @@ class SSMPath(nn.Module):
     def _select(
         self, x: Tensor, condition: Tensor | None, state: PathState
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-        """What the recurrence does with each frame: step (b, l, h), write B and read C (b, l, h, n); the intensity logit and what it
-        remembers after the call."""
+        """Step (b, l, h), write B and read C (b, l, h, n), intensity logit (b, l), and its new means."""
         heads = (self.n_heads, self.config.d_state)
-        width = self.n_heads * self.config.d_state
         selected = self.select_proj(x if condition is None else torch.cat([x, condition.to(x.dtype)], dim=-1))
-        dt_low, B, C = selected.split([self.dt_rank, width, width], dim=-1)
+        dt_low, B, C = selected.split([self.dt_rank, math.prod(heads), math.prod(heads)], dim=-1)
         dt = F.softplus(full(F.linear(dt_low, self.dt_proj.weight)) + full(self.dt_proj.bias))
         intensity_logit, means = None, state.means
         if self.intensity is not None:
@@ -502,23 +459,28 @@ class SSMPath(nn.Module):
             dt = warp_step(dt, torch.sigmoid(intensity_logit))
         return dt, full(B).unflatten(-1, heads), full(C).unflatten(-1, heads), intensity_logit, means
 
-    def _turn(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState) -> tuple[Tensor, Tensor, PathState]:
-        """B and C (b, l, h, n) turned by the angles accumulated so far, tanh(W x) pi dt per frame; and the state with the last angles."""
+    def _turn(
+        self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState
+    ) -> tuple[Tensor, Tensor, PathState]:
+        """B and C (b, l, h, n) turned by the accumulated angle, which grows by tanh(W x) pi dt per frame."""
         assert self.turn_proj is not None and state.angle is not None
         rate = math.pi * torch.tanh(full(self.turn_proj(x)))  # (b, l, pairs)
         angle = state.angle[:, None] + (dt[..., None] * rate[:, :, None]).cumsum(1)  # (b, l, h, pairs)
-        last = torch.remainder(angle[:, -1], 2 * math.pi)  # a procedure lasts long: the angle stays small, its sine exact
+        last = torch.remainder(angle[:, -1], 2 * math.pi)  # small numbers keep the sine exact
         return turn_pairs(B, angle), turn_pairs(C, angle), replace(state, angle=last)
 
-    def _scan(self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]) -> tuple[Tensor, PathState]:
-        """The SSD scan from boundary to boundary, closing chunks in between. y (b, l, h, p) includes the skip D x."""
+    def _scan(
+        self, x: Tensor, dt: Tensor, B: Tensor, C: Tensor, state: PathState, frame_index: Sequence[int]
+    ) -> tuple[Tensor, PathState]:
+        """Scan from boundary to boundary and close chunks there. y (b, l, h, p) includes the skip D x."""
         A = self._decay_rate()
         skip = full(self.D)[:, None] * x
         chunk_len = None if self.rotator is None else self.config.chunk_len
-        outputs = []
         segments = chunk_segments(x.shape[1], frame_index, chunk_len, self.clip_len)
         lengths = [segment.stop - segment.start for segment in segments]
-        parts = (whole.split(lengths, dim=1) for whole in (x, dt, B, C, skip))  # one split has a cheaper gradient than many slices
+        # One split has a cheaper gradient than many slices.
+        parts = (whole.split(lengths, dim=1) for whole in (x, dt, B, C, skip))
+        outputs = []
         for segment, x_, dt_, B_, C_, skip_ in zip(segments, *parts, strict=True):
             y, ssm = scan(x_, dt_, A, B_, C_, state.ssm)
             y = y + skip_
@@ -530,28 +492,24 @@ class SSMPath(nn.Module):
         return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)), state
 
     def close_chunk(self, state: PathState, lanes: Sequence[int]) -> PathState:
-        """End the open chunk of these lanes: rotate what is carried on, and begin a new summary."""
+        """End the open chunk of these lanes: rotate the carried state and start a new summary."""
         if len(lanes) == state.ssm.shape[0]:
             return close_chunks([self], [state])[0]
         return state.put(lanes, close_chunks([self], [state.select(lanes)])[0])
 
 
-def close_chunks(paths: Sequence[SSMPath], states: Sequence[PathState], solve: Solve = torch.linalg.solve) -> list[PathState]:
-    """End the open chunk of every lane in paths of one size: rotate what is carried on, and begin new summaries."""
-    rotators, sums = [], []
+def close_chunks(
+    paths: Sequence[SSMPath], states: Sequence[PathState], solve: Solve = torch.linalg.solve
+) -> list[PathState]:
+    """End the open chunk of all lanes in paths of equal size: rotate the states, start new summaries."""
+    rotators, summaries = [], []
     for path, state in zip(paths, states, strict=True):
         assert path.rotator is not None and state.chunk_sum is not None
         rotators.append(path.rotator)
-        sums.append(state.chunk_sum)
-    means = [total / path.config.chunk_len for path, total in zip(paths, sums, strict=True)]
-    rotated = rotate_together(rotators, [state.ssm for state in states], means, solve)
-    new = zip(states, rotated, sums, strict=True)
-    return [replace(state, ssm=ssm, chunk_sum=torch.zeros_like(total)) for state, ssm, total in new]
-
-
-# The dual-path block: a slow path, a fast path conditioned on it, gated fusion, and a feed-forward layer.
-#
-# Without a fast path it is a single-path block: the paper's controls, and the block inside the output head.
+        summaries.append(state.chunk_sum / path.config.chunk_len)
+    rotated = rotate_together(rotators, [state.ssm for state in states], summaries, solve)
+    new = zip(states, rotated, summaries, strict=True)
+    return [replace(state, ssm=ssm, chunk_sum=torch.zeros_like(mean)) for state, ssm, mean in new]
 
 
 class FeedForward(nn.Module):
@@ -567,11 +525,12 @@ class FeedForward(nn.Module):
 
 
 class DualPathBlock(nn.Module):
-    """x + Linear(RMSNorm((y_slow + y_fast) SiLU(gate))), then x + FFN(x), each behind a LayerNorm (appendix Implementation, fusion).
+    """x + Linear(RMSNorm((y_slow + y_fast) SiLU(gate))), then x + FFN(x), each behind a LayerNorm (appendix
+    Implementation, fusion). In training `dropout` acts on both additions.
 
-    The fast input projection emits the gate; in a single-path block the one path does. With two paths each has a learned
-    scale per channel, which the release has and which starts at one. Without `ffn_ratio` the feed-forward layer is left out.
-    In training `dropout` falls on what each of the two branches adds to x."""
+    The fast input projection emits the gate. Each path has a learned scale per channel, as in the release.
+    Without a fast path this is a single-path block (the paper's controls, and the output head): its one path
+    emits the gate and has no scale. Without `ffn_ratio` there is no feed-forward layer."""
 
     def __init__(
         self,
@@ -585,8 +544,9 @@ class DualPathBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
-        self.slow = SSMPath(d_model, slow, None if slow_carries else clip_len, conditioned=False, emits_gate=fast is None)
-        self.fast = None if fast is None else SSMPath(d_model, fast, clip_len, conditioned=True, emits_gate=True)
+        slow_clip_len = None if slow_carries else clip_len
+        self.slow = SSMPath(d_model, slow, slow_clip_len, conditioned=False, emits_gate=fast is None)
+        self.fast = None if fast is None else SSMPath(d_model, fast, clip_len, True, True)
         d_inner = self.slow.d_inner
         self.slow_scale = None if fast is None else nn.Parameter(torch.ones(d_inner))
         self.fast_scale = None if fast is None else nn.Parameter(torch.ones(d_inner))
@@ -596,8 +556,10 @@ class DualPathBlock(nn.Module):
         self.ffn = None if ffn_ratio is None else FeedForward(d_model, ffn_ratio)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, state: BlockState, frame_index: Sequence[int]) -> tuple[Tensor, Tensor | None, BlockState]:
-        """x (b, l, d_model) -> the same shape, the slow path's intensity logit (b, l) or None, and the new state."""
+    def forward(
+        self, x: Tensor, state: BlockState, frame_index: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None, BlockState]:
+        """x (b, l, d_model) -> the same shape, the intensity logit (b, l) or None, and the new state."""
         u = self.norm(x)
         slow = self.slow(u, state.slow, frame_index)
         y, gate, fast_state = slow.y, slow.gate, None
@@ -610,15 +572,14 @@ class DualPathBlock(nn.Module):
         return x, slow.intensity_logit, BlockState(slow.state, fast_state)
 
 
-# The output head: a single-path block that starts anew every clip, and the classifier (section 3.6).
-
-
 class PhaseHead(nn.Module):
-    """Mirrors the slow path without cross-clip carry and without intensity, then maps to phase logits."""
+    """A single-path block without intensity that is reset at each clip, and the classifier (section 3.6)."""
 
-    def __init__(self, d_model: int, n_phases: int, config: HeadConfig, clip_len: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, d_model: int, n_phases: int, config: HeadConfig, clip_len: int, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        self.block = DualPathBlock(d_model, config.path, None, config.ffn_ratio, clip_len, slow_carries=False, dropout=dropout)
+        self.block = DualPathBlock(d_model, config.path, None, config.ffn_ratio, clip_len, False, dropout)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(d_model, n_phases)
 
@@ -629,8 +590,10 @@ class PhaseHead(nn.Module):
 
 
 class SurgicalMamba(Recognizer[ModelState]):
-    """The paper's recognizer. All of its memory is in the ModelState it returns, so any way of cutting a procedure into calls
-    gives the same logits. Fast paths and head start anew every `clip_len` frames of a procedure, however it is cut."""
+    """The paper's recognizer: backbone, projector, K dual-path blocks, output head.
+
+    All of its memory is in the ModelState it returns, so logits do not depend on how a procedure is cut into
+    calls. Fast paths and head are reset every `clip_len` frames of a procedure."""
 
     name = "surgicalmamba"
     config_class = ModelConfig
@@ -639,14 +602,15 @@ class SurgicalMamba(Recognizer[ModelState]):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.projector = nn.Sequential(nn.Linear(config.feature_width, config.d_model), nn.LayerNorm(config.d_model))
-        block, dropout = config.block, config.dropout
+        d_model, clip_len, dropout = config.d_model, config.clip_len, config.dropout
+        self.projector = nn.Sequential(nn.Linear(config.feature_width, d_model), nn.LayerNorm(d_model))
+        slow, fast, ffn_ratio = config.block.slow, config.block.fast, config.block.ffn_ratio
         self.blocks = nn.ModuleList(
-            DualPathBlock(config.d_model, block.slow, block.fast, block.ffn_ratio, config.clip_len, slow_carries=True, dropout=dropout)
+            DualPathBlock(d_model, slow, fast, ffn_ratio, clip_len, slow_carries=True, dropout=dropout)
             for _ in range(config.n_blocks)
         )
-        self.norm = nn.LayerNorm(config.d_model)
-        self.head = PhaseHead(config.d_model, config.n_phases, config.head, config.clip_len, dropout)
+        self.norm = nn.LayerNorm(d_model)
+        self.head = PhaseHead(d_model, config.n_phases, config.head, clip_len, dropout)
 
     def _blocks(self) -> Iterable[DualPathBlock]:
         return cast(Iterable[DualPathBlock], self.blocks)
@@ -656,14 +620,14 @@ class SurgicalMamba(Recognizer[ModelState]):
         return empty_state(self.config, n_lanes, self.dtype, self.device)
 
     def temporal(self, features: Tensor, state: ModelState) -> Output[ModelState]:
-        """From clip end to clip end; fast paths and head start anew there."""
+        """Advance from clip end to clip end, and reset fast paths and head there."""
         logits, intensities = [], []
         for piece in chunk_segments(features.shape[1], state.frame_index, self.config.clip_len):
-            piece_logits, piece_intensity, state = self._advance(features[:, piece.start : piece.stop], state)
+            piece_logits, intensity, state = self._advance(features[:, piece.start : piece.stop], state)
             state = state.reset_clip(piece.closing)
             logits.append(piece_logits)
-            intensities += [] if piece_intensity is None else [piece_intensity]
-        return Output(torch.cat(logits, dim=1), torch.cat(intensities, dim=1) if intensities else None, state)
+            intensities += [] if intensity is None else [intensity]
+        return Output(torch.cat(logits, 1), torch.cat(intensities, 1) if intensities else None, state)
 
     def _advance(self, features: Tensor, state: ModelState) -> tuple[Tensor, Tensor | None, ModelState]:
         """Frames that share a clip, through every block. Chunks close inside; clips do not."""
@@ -679,13 +643,13 @@ class SurgicalMamba(Recognizer[ModelState]):
         return logits, intensity, state.advance(features.shape[1])
 
     def advance_within_chunk(self, features: Tensor, state: ModelState) -> Output[ModelState]:
-        """One frame (b, d_feature) of every lane with nothing opened, closed or checked, and clocks left alone.
+        """One frame (b, d_feature) of every lane, without checks, chunk ends or clocks.
 
-        What engines capture. A chunk's end only turns what is carried on, so `close_chunks` after it, then `reset_clip`, make the
-        same frame as `forward_features`."""
-        given = features if self.standardise is None else self.standardise(features)
-        logits, intensity, after = self._advance(given[:, None], state.at(()))
-        return Output(logits[:, 0], None if intensity is None else intensity[:, 0], after.at(state.frame_index))
+        Engines capture this; followed by `close_chunks` and `reset_clip` it equals `forward_features`."""
+        x = features if self.standardise is None else self.standardise(features)
+        logits, intensity, after = self._advance(x[:, None], state.at(()))
+        intensity = None if intensity is None else intensity[:, 0]
+        return Output(logits[:, 0], intensity, after.at(state.frame_index))
 
     def rotating_paths(self) -> dict[Group, tuple[SSMPath, ...]]:
         """The paths that close chunks, by group; a group closes at the same frames."""
@@ -696,6 +660,41 @@ class SurgicalMamba(Recognizer[ModelState]):
             "head": (self.head.block.slow,),
         }
         return {name: groups[name] for name in rotation_grids(self.config)}
+
+
+def empty_state(
+    config: ModelConfig, n_lanes: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> ModelState:
+    """The memory before the first frame of `n_lanes` procedures, from the settings alone."""
+
+    def path(of: PathConfig) -> PathState:
+        return empty_path_state(of.expand * config.d_model, of, n_lanes, dtype, device)
+
+    slow, fast = config.block.slow, config.block.fast
+    blocks = (BlockState(path(slow), None if fast is None else path(fast)) for _ in range(config.n_blocks))
+    return ModelState((0,) * n_lanes, tuple(blocks), path(config.head.path))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where paths end their chunks, as arguments of `core.chunks.closes_after`."""
+
+    chunk_len: int
+    clip_len: int | None
+
+
+def rotation_grids(config: ModelConfig) -> dict[Group, Grid]:
+    """The groups of paths that rotate, and where their chunks end."""
+    groups: dict[Group, tuple[PathConfig | None, int | None]] = {
+        "slow": (config.block.slow, None),
+        "fast": (config.block.fast, config.clip_len),
+        "head": (config.head.path, config.clip_len),
+    }
+    return {
+        group: Grid(path.chunk_len, clip_len)
+        for group, (path, clip_len) in groups.items()
+        if path is not None and path.rotation is not None
+    }
 
 
 VARIANTS: dict[str, frozenset[str]] = {
@@ -709,28 +708,22 @@ VARIANTS: dict[str, frozenset[str]] = {
     "pairs-z": frozenset(),
     "rotary": frozenset({"rotation"}),
 }
-"""What each row of the paper's table "Component ablation" leaves out; the smoothness loss is a training setting. The last three
-are controls of the rotation: one learned Z for all chunks, angles of the content in fixed planes, and B and C turned every frame."""
-CONTROLS: dict[str, Literal["constant", "pairs"]] = {"constant-z": "constant", "pairs-z": "pairs"}
-ROTARY = frozenset({"rotary"})
+"""The parts that each row of the paper's table "Component ablation" leaves out; the smoothness loss is a setting of
+training. The last three are controls of the rotation: one learned Z for all chunks, angles from the content in
+fixed planes, and B and C turned at every frame."""
 
 
 def _release() -> ModelConfig:
-    rotation = RotationConfig(init="release")
-    path = PathConfig(a_max=64.0, rotation=rotation)  # d_state
+    path = PathConfig(a_max=64.0, rotation=RotationConfig(init="release"))  # a_max is d_state
     slow = path.with_(dt_shift=-2.0, intensity=IntensityConfig(d_hidden_min=8, intensity_init=0.5))
     head = HeadConfig(path=path.with_(chunk_len=32))
     return ModelConfig(clip_len=128, dropout=0.1, block=BlockConfig(slow=slow, fast=path), head=head)
 
 
 def _tiny() -> ModelConfig:
-    config = ModelConfig(
-        d_model=128,
-        n_blocks=2,
-        backbone=BackboneConfig(
-            depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0, layer_scale_init=0.1, micro_batch=64
-        ),
-    )
+    encoder = BackboneConfig(depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0)
+    encoder = encoder.with_(layer_scale_init=0.1, micro_batch=64)
+    config = ModelConfig(d_model=128, n_blocks=2, backbone=encoder)
     return config.with_paths(d_state=32, d_head=32, rotation=RotationConfig(rank=4, d_hidden=32))
 
 
