@@ -120,7 +120,7 @@ class BlockConfig(Section):
     def _check(self) -> "BlockConfig":
         fast, slow = self.fast, self.slow
         if fast is not None and fast.intensity is not None:
-            raise ValueError("fast.intensity must be null: intensity is confined to the slow path (section 3.3).")
+            raise ValueError("fast.intensity must be null: it is confined to the slow path (section 3.3).")
         if fast is not None and (fast.expand, fast.d_head) != (slow.expand, slow.d_head):
             raise ValueError("slow and fast paths are summed, so expand and d_head must be equal in both.")
         return self
@@ -135,7 +135,7 @@ class HeadConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> "HeadConfig":
         if self.path.intensity is not None:
-            raise ValueError("path.intensity must be null: intensity is confined to the slow path (section 3.3).")
+            raise ValueError("path.intensity must be null: it is confined to the slow path (section 3.3).")
         return self
 
 
@@ -708,9 +708,9 @@ VARIANTS: dict[str, frozenset[str]] = {
     "pairs-z": frozenset(),
     "rotary": frozenset({"rotation"}),
 }
-"""The parts that each row of the paper's table "Component ablation" leaves out; the smoothness loss is a setting of
-training. The last three are controls of the rotation: one learned Z for all chunks, angles from the content in
-fixed planes, and B and C turned at every frame."""
+"""The parts that each row of the paper's table "Component ablation" leaves out. The smoothness loss is a setting
+of training. The last three are controls of the rotation: one learned Z for all chunks, angles from the content
+in fixed planes, and B and C turned at every frame."""
 
 
 def _release() -> ModelConfig:
