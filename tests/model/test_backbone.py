@@ -159,7 +159,7 @@ def test_imagenet_weights_load_in_every_known_naming(backbone, tmp_path, naming,
 
 
 def test_weights_of_another_network_are_refused_by_name(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no ConvNeXt in a naming we know .*layer1\.0\.conv1\.weight"):
+    with pytest.raises(CheckpointError, match=r"no ConvNeXt in a known naming .*layer1\.0\.conv1\.weight"):
         to_timm_names({"layer1.0.conv1.weight": torch.zeros(1)})
 
 

@@ -30,5 +30,5 @@ def test_a_model_that_standardises_is_the_plain_model_on_standardised_features_a
 
 
 def test_a_backbones_features_are_not_standardised():
-    with pytest.raises(ConfigError, match="standardise is for features given from outside"):
+    with pytest.raises(ConfigError, match="standardise must be false with a backbone"):
         sm.ModelConfig.preset("tiny", standardise=True)

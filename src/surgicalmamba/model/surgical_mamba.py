@@ -19,7 +19,7 @@ from surgicalmamba.core.rotation import Solve, coordinate_pairs, faster_form, re
 from surgicalmamba.core.ssd import full, full_dtype, in_full_precision, running_means, scan, warp_step
 from surgicalmamba.core.state import BlockState, Group, ModelState, PathState
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.backbone import BackboneConfig
+from surgicalmamba.model.backbone import BackboneConfig, FeedForward
 from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 
@@ -512,18 +512,6 @@ def close_chunks(
     return [replace(state, ssm=ssm, chunk_sum=torch.zeros_like(mean)) for state, ssm, mean in new]
 
 
-class FeedForward(nn.Module):
-    """Linear, exact GELU, Linear."""
-
-    def __init__(self, d_model: int, ratio: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(d_model, ratio * d_model)
-        self.fc2 = nn.Linear(ratio * d_model, d_model)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
-
-
 class DualPathBlock(nn.Module):
     """x + Linear(RMSNorm((y_slow + y_fast) SiLU(gate))), then x + FFN(x), each behind a LayerNorm (appendix
     Implementation, fusion). In training `dropout` acts on both additions.
@@ -708,9 +696,9 @@ VARIANTS: dict[str, frozenset[str]] = {
     "pairs-z": frozenset(),
     "rotary": frozenset({"rotation"}),
 }
-"""The parts that each row of the paper's table "Component ablation" leaves out. The smoothness loss is a setting
-of training. The last three are controls of the rotation: one learned Z for all chunks, angles from the content
-in fixed planes, and B and C turned at every frame."""
+"""The parts that each row of the paper's table "Component ablation" leaves out; the smoothness loss belongs
+to training. The last three are controls of the rotation: one learned Z for all chunks, angles from content in
+fixed planes, and B and C turned at every frame."""
 
 
 def _release() -> ModelConfig:

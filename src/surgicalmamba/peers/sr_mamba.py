@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import LaneState, PathState
+from surgicalmamba.model.backbone import FeedForward
 from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
-from surgicalmamba.model.surgical_mamba import FeedForward, PathConfig, SSMPath
+from surgicalmamba.model.surgical_mamba import PathConfig, SSMPath
 from surgicalmamba.peers.attention import append
 
 PREFIXES_AT_ONCE = 8

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
+from surgicalmamba.model.backbone import FeedForward
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.model.surgical_mamba import FeedForward
 from surgicalmamba.peers.attention import AttentionConfig, join_window
 
 
