@@ -46,7 +46,7 @@ def test_what_cannot_be_checked_is_one_line(tmp_path):
 
 FOREIGN = {
     "a syntax error": ("broken:Net", "def (", "surgicalmamba: broken:Net cannot be imported (SyntaxError: invalid syntax"),
-    "an end at import": ("broken:Net", "raise SystemExit(0)", "surgicalmamba: broken:Net cannot be imported (SystemExit: 0); mend broken."),
+    "an end at import": ("broken:Net", "raise SystemExit(0)", "surgicalmamba: broken:Net cannot be imported (SystemExit: 0); fix broken."),
     "a file instead of a module": ("./broken.py:Net", "", "surgicalmamba: ./broken.py:Net names a file; write broken:Net in the folder"),
     "a module without its class": ("broken", "", "surgicalmamba: broken is a file of Python; name the class in it too, broken:Class."),
     "a folder that is not there": ("runs/nothere", "", "surgicalmamba: runs/nothere is no folder; give a checkpoint"),
@@ -58,7 +58,7 @@ FOREIGN = {
     "an error when it is built": (
         "broken:Net",
         OWN.replace("super().__init__(config)", "raise OSError('no licence')"),
-        "surgicalmamba: moving-average cannot be built with its own settings (OSError: no licence).",
+        "surgicalmamba: moving-average cannot be built with its default settings (OSError: no licence).",
     ),
 }
 
