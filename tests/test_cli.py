@@ -90,3 +90,12 @@ def test_bench_rotation_times_both_forms_at_every_size():
     for row in rows:
         assert row["chosen"] == ("low-rank" if 2 * row["rank"] < row["d_state"] else "dense")
         assert row["low_rank"]["median_ms"] > 0 and row["dense"]["median_ms"] > 0
+
+
+def test_doctor_reports_a_torch_that_does_not_import():
+    probe = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['surgicalmamba', 'doctor']\n"
+        "from surgicalmamba.cli.main import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert "torch does not import" in result.stdout and "pip install --force-reinstall torch" in result.stdout

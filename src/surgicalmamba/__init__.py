@@ -8,62 +8,53 @@ from typing import TYPE_CHECKING
 from surgicalmamba.version import __version__
 
 if TYPE_CHECKING:
-    from surgicalmamba import data as data
-    from surgicalmamba import peers as peers
-    from surgicalmamba.core.state import LaneState as LaneState
-    from surgicalmamba.core.state import ModelState as ModelState
-    from surgicalmamba.eval import metrics as metrics
-    from surgicalmamba.eval.protocols import score as score
-    from surgicalmamba.live.estimate import PhaseEstimate as PhaseEstimate
-    from surgicalmamba.live.session import Session as Session
-    from surgicalmamba.live.session import SessionPool as SessionPool
-    from surgicalmamba.live.track import Policy as Policy
-    from surgicalmamba.model.checkpoint import load as load
-    from surgicalmamba.model.checkpoint import load_backbone as load_backbone
-    from surgicalmamba.model.recognizer import Output as Output
-    from surgicalmamba.model.recognizer import Recognizer as Recognizer
-    from surgicalmamba.model.recognizer import RecognizerConfig as RecognizerConfig
-    from surgicalmamba.model.registry import build as build
-    from surgicalmamba.model.registry import register as register
-    from surgicalmamba.model.release import load_release as load_release
-    from surgicalmamba.model.surgical_mamba import ModelConfig as ModelConfig
-    from surgicalmamba.model.surgical_mamba import SurgicalMamba as SurgicalMamba
-    from surgicalmamba.server.client import Client as Client
-    from surgicalmamba.train import losses as losses
+    from surgicalmamba import data, peers
+    from surgicalmamba.core.state import LaneState, ModelState
+    from surgicalmamba.eval import metrics
+    from surgicalmamba.eval.protocols import score
+    from surgicalmamba.live.estimate import PhaseEstimate
+    from surgicalmamba.live.session import Session, SessionPool
+    from surgicalmamba.live.track import Policy
+    from surgicalmamba.model.checkpoint import load, load_backbone
+    from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
+    from surgicalmamba.model.registry import build, register
+    from surgicalmamba.model.release import load_release
+    from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
+    from surgicalmamba.server.client import Client
+    from surgicalmamba.train import losses
 
-_HOME = {
-    "Client": "surgicalmamba.server.client",
-    "ModelConfig": "surgicalmamba.model.surgical_mamba",
-    "ModelState": "surgicalmamba.core.state",
-    "Output": "surgicalmamba.model.recognizer",
-    "PhaseEstimate": "surgicalmamba.live.estimate",
-    "Policy": "surgicalmamba.live.track",
-    "Recognizer": "surgicalmamba.model.recognizer",
-    "RecognizerConfig": "surgicalmamba.model.recognizer",
-    "Session": "surgicalmamba.live.session",
-    "SessionPool": "surgicalmamba.live.session",
-    "SurgicalMamba": "surgicalmamba.model.surgical_mamba",
-    "LaneState": "surgicalmamba.core.state",
-    "build": "surgicalmamba.model.registry",
-    "data": "surgicalmamba.data",
-    "load": "surgicalmamba.model.checkpoint",
-    "load_backbone": "surgicalmamba.model.checkpoint",
-    "load_release": "surgicalmamba.model.release",
-    "losses": "surgicalmamba.train.losses",
-    "metrics": "surgicalmamba.eval.metrics",
-    "peers": "surgicalmamba.peers",
-    "register": "surgicalmamba.model.registry",
-    "score": "surgicalmamba.eval.protocols",
+_NAMES = {
+    "core.state": ("LaneState", "ModelState"),
+    "data": ("data",),
+    "eval.metrics": ("metrics",),
+    "eval.protocols": ("score",),
+    "live.estimate": ("PhaseEstimate",),
+    "live.session": ("Session", "SessionPool"),
+    "live.track": ("Policy",),
+    "model.checkpoint": ("load", "load_backbone"),
+    "model.recognizer": ("Output", "Recognizer", "RecognizerConfig"),
+    "model.registry": ("build", "register"),
+    "model.release": ("load_release",),
+    "model.surgical_mamba": ("ModelConfig", "SurgicalMamba"),
+    "peers": ("peers",),
+    "server.client": ("Client",),
+    "train.losses": ("losses",),
 }
+_HOME = {name: f"surgicalmamba.{module}" for module, names in _NAMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME)]
+__all__ = [
+    "Client", "LaneState", "ModelConfig", "ModelState", "Output", "PhaseEstimate", "Policy", "Recognizer",
+    "RecognizerConfig", "Session", "SessionPool", "SurgicalMamba", "__version__", "build", "data", "load",
+    "load_backbone", "load_release", "losses", "metrics", "peers", "register", "score",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOME:
-        raise AttributeError(f"module 'surgicalmamba' has no attribute {name!r}; public names: {', '.join(__all__)}")
-    home = import_module(_HOME[name])
-    value = home if _HOME[name].endswith(f".{name}") else getattr(home, name)  # a public module is its own home
+        public = ", ".join(__all__)
+        raise AttributeError(f"module 'surgicalmamba' has no attribute {name!r}; public names: {public}")
+    module = import_module(_HOME[name])
+    value = module if _HOME[name].endswith(f".{name}") else getattr(module, name)
     globals()[name] = value
     return value
 

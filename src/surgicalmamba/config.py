@@ -1,6 +1,4 @@
-"""Every setting, once: its default, its unit, its source. Absent parts are None, so an ablation builds no module.
-
-Section names below ("section 3.3", "appendix Implementation") refer to the paper; "release" is the authors' public code."""
+"""Settings: checked sections, YAML files, `key.sub=value` overrides. Each section stands above its code."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.files import write_atomic
 
 S = TypeVar("S", bound="Section")
 Positive = Annotated[int, Field(gt=0)]
@@ -19,14 +18,14 @@ _inside_validation: ContextVar[bool] = ContextVar("inside_validation", default=F
 
 
 class Section(BaseModel):
-    """A frozen group of settings. Mistakes raise ConfigError in one line; unknown names suggest the nearest known one."""
+    """A frozen group of settings. A mistake raises ConfigError in one line; an unknown name gets a hint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     if not TYPE_CHECKING:
 
         def __init__(self, **values: object) -> None:
-            if _inside_validation.get():  # a nested section: the outermost one reports, with the full path
+            if _inside_validation.get():  # in a nested section: the outermost one reports the full path
                 super().__init__(**values)
                 return
             token = _inside_validation.set(True)
@@ -56,7 +55,7 @@ def _one_line(section: type[Section], error: ValidationError) -> str:
         return f"setting {name!r} is missing in {section.__name__}."
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
-        return f"{message}" if not path else f"{name}: {message}"
+        return f"{name}: {message}" if path else message
     return f"{name}={problem['input']!r}: {message}."
 
 
@@ -64,10 +63,11 @@ def _known_names(section: type[Section], path: Sequence[str]) -> list[str]:
     """The setting names of the section found by following `path` from `section`."""
     for part in path:
         annotation = section.model_fields[part].annotation if part in section.model_fields else None
-        inner = [t for t in (annotation, *get_args(annotation)) if isinstance(t, type) and issubclass(t, Section)]
-        if not inner:
+        types = (annotation, *get_args(annotation))
+        nested = [t for t in types if isinstance(t, type) and issubclass(t, Section)]
+        if not nested:
             return []
-        section = inner[0]
+        section = nested[0]
     return list(section.model_fields)
 
 
@@ -81,7 +81,7 @@ def load_config(section: type[S], path: Path, overrides: Sequence[str] = ()) -> 
 
 
 def load_mapping(path: Path) -> dict[str, object]:
-    """The settings of a YAML file, unchecked."""
+    """The settings in a YAML file, unchecked."""
     import yaml
 
     try:
@@ -96,7 +96,7 @@ def load_mapping(path: Path) -> dict[str, object]:
 
 
 def override(values: dict[str, object], overrides: Sequence[str]) -> dict[str, object]:
-    """Apply `key.sub=value` strings to a nested mapping; values are read as YAML, so `null`, `3` and `[1, 2]` work."""
+    """Apply `key.sub=value` strings to a nested mapping; values are YAML, such as `null`, `3` or `[1, 2]`."""
     import yaml
 
     for text in overrides:
@@ -115,7 +115,7 @@ def override(values: dict[str, object], overrides: Sequence[str]) -> dict[str, o
 
 
 def save_config(config: Section, path: Path) -> None:
-    """Write every setting, defaults included, as YAML that `load_config` reads back to an equal section."""
+    """Write every setting, defaults included, as YAML that `load_config` reads back."""
     import yaml
 
-    Path(path).write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+    write_atomic(Path(path), yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))

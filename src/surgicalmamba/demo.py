@@ -1,6 +1,6 @@
-"""The main job for somebody with no data: an operation the model has not seen, rendered, recognized picture by picture, scored, reported.
+"""`surgicalmamba demo`, for users without data: render an operation, stream it to the model, score, report.
 
-OUT/operation/    the video and its labels           OUT/estimates.jsonl   what was said, line by line
+OUT/operation/    the video and its labels           OUT/estimates.jsonl   the estimates, line by line
 OUT/predictions/  the same as a prediction file      OUT/report/           the page with scores and figures
 OUT/overlay.mp4   the video with the phase ribbon"""
 
@@ -26,7 +26,7 @@ PROTOCOLS = ("strict", "relaxed-published", "segmental", "calibration")
 
 @dataclass(frozen=True, eq=False)
 class DemoResult:
-    """What there is to tell at the end."""
+    """Results of the demo."""
 
     summary: Summary
     evaluation: Evaluation
@@ -34,8 +34,9 @@ class DemoResult:
 
 
 def render_operation(out: Path, seed: int, progress: Callable[[int], None]) -> Path:
-    """The operation of a seed as a video file; one that is there already is kept."""
-    [video] = write_dataset(out / "operation", videos=1, seed=seed, short=True, fps=VIDEO_FPS, progress=progress)
+    """The operation of a seed as a video file; an existing one is kept."""
+    folder = out / "operation"
+    [video] = write_dataset(folder, videos=1, seed=seed, short=True, fps=VIDEO_FPS, progress=progress)
     return video
 
 
@@ -45,13 +46,15 @@ def open_demo(video: Path) -> Job:
 
 
 def run_demo(job: Job, video: Path, out: Path, watch: Sink) -> DemoResult:
-    """Stream the video through the model, score what was said, write the report."""
+    """Stream the video through the model, score the estimates, write the report."""
     predictions = out / "predictions"
     files = [out / "estimates.jsonl", predictions / f"{video.stem}.csv"]
     summary = job.run(files, out / "overlay.mp4", realtime=False, watch=watch)
     phases, fps = job.engine.config.phases, float(job.fps)
     assert phases is not None  # the shipped model has names
     write_run(predictions, RunInfo("synthetic", phases, fps))
-    every = Matching(sample_labels=True)  # labels are per video frame, estimates per second
-    evaluation = evaluate(video.parent, [predictions], None, PROTOCOLS, fps=fps, rules=RULES, matching=every)
+    matching = Matching(sample_labels=True)  # labels are per video frame, estimates per second
+    evaluation = evaluate(
+        video.parent, [predictions], None, PROTOCOLS, fps=fps, rules=RULES, matching=matching
+    )
     return DemoResult(summary, evaluation, write_report(evaluation, out / "report"))

@@ -19,14 +19,14 @@ class Resident:
 
 
 def resident(process: int | str = "self") -> Resident:
-    """Of this process or, by its number, of another; zeros where the system does not tell."""
+    """Of this process, or of another by its id; zeros where the system has no such number."""
     try:  # not getrusage: its peak is inherited from the process that started this one
         lines = (Path("/proc") / str(process) / "status").read_text(encoding="utf-8").splitlines()
     except OSError:  # another system, or a process that has ended
         lines = []
     if lines:
         sizes = dict(line.split(":", 1) for line in lines)
-        peak, now = (int(sizes[key].split()[0]) * 1024 if key in sizes else 0 for key in ("VmHWM", "VmRSS"))
+        peak, now = (1024 * int(sizes.get(key, "0").split()[0]) for key in ("VmHWM", "VmRSS"))
         return Resident(peak, now)
     if process != "self":
         return Resident(0, 0)

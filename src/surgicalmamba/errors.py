@@ -2,7 +2,7 @@
 
 
 class SurgicalMambaError(Exception):
-    """Root of every error the package raises for a user's mistake or a broken input. The command line prints it and exits 1."""
+    """Base of every error for a user's mistake or a broken input. The command line prints it and exits 1."""
 
 
 class ConfigError(SurgicalMambaError):
@@ -18,7 +18,7 @@ class CheckpointError(SurgicalMambaError):
 
 
 class NonFiniteError(SurgicalMambaError):
-    """A NaN or infinity appeared; the message names where it came from. `lane` is the procedure of a batch, where that is known."""
+    """A NaN or infinity appeared; the message names where. `lane` is the row of the batch, if known."""
 
     def __init__(self, message: str, lane: int | None = None) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class NonFiniteError(SurgicalMambaError):
 
 
 class DataError(SurgicalMambaError):
-    """A video, label file or prepared dataset is missing, broken or inconsistent; the message names file and row."""
+    """A video, label file or prepared dataset is missing, broken or inconsistent; the message names it."""
 
 
 class StudyError(SurgicalMambaError):
@@ -34,15 +34,15 @@ class StudyError(SurgicalMambaError):
 
 
 class SessionError(SurgicalMambaError):
-    """A live session cannot be opened or continued: unknown or doubled name, no room, an engine that is not there."""
+    """A live session cannot be opened or resumed: unknown or duplicate name, no room, no engine."""
 
 
 class SnapshotError(SurgicalMambaError):
-    """A snapshot of a session is refused; the message says whether it is damaged, of another version or of another model."""
+    """A snapshot of a session is refused: it is damaged, of another version or of another model."""
 
 
 class EngineError(SurgicalMambaError):
-    """An engine cannot run here, or does not compute what the model computes; the message holds the figures."""
+    """An engine cannot run here, or its results differ from the model's; the message has the figures."""
 
 
 class ServerError(SurgicalMambaError):

@@ -1,4 +1,4 @@
-"""Files on disk, for every part of the package: written whole or not at all, and sorted as people count."""
+"""Files on disk: atomic writes, folders, natural sort order."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ from surgicalmamba.errors import DataError
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A draft beside `path` to write to. When the block ends, the draft is flushed to disk and renamed over `path`;
-    when it raises, the draft is removed. A reader never meets half a file, whatever happens to the writer."""
+    """A draft beside `path` to write to. When the block ends it is flushed to disk and renamed to `path`;
+    on an error it is removed. A reader never finds half a file."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield draft
@@ -52,5 +52,6 @@ def remedy(error: OSError) -> str:
 
 
 def natural_key(name: str) -> list[tuple[int, int | str]]:
-    """Sort key under which `frame10` follows `frame9`, and letter case does not matter."""
-    return [(0, int(part)) if part.isdigit() else (1, part.casefold()) for part in re.split(r"([0-9]+)", name) if part]
+    """Sort key that puts `frame10` after `frame9` and ignores letter case."""
+    parts = (part for part in re.split(r"([0-9]+)", name) if part)
+    return [(0, int(part)) if part.isdigit() else (1, part.casefold()) for part in parts]

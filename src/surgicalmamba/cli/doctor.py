@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from surgicalmamba.doctor import Check
+    from surgicalmamba.model.self_check import Check
 
 
 def doctor(
@@ -44,7 +44,7 @@ def _run_checks() -> "list[Check]":
     from rich.console import Console
     from rich.progress import track
 
-    from surgicalmamba.doctor import checks
+    from surgicalmamba.model.self_check import checks
 
     torch.set_num_threads(1)  # the tiny model gains nothing from more, and stays fast beside other work
     return [run() for run in track(checks(), description="checking", console=Console(stderr=True), transient=True)]

@@ -54,7 +54,7 @@ def load_release(
     try:
         config = infer_config(weights, clip_len, chunk_len, head_chunk_len)
     except KeyError as error:
-        raise CheckpointError(f"{path} is no SurgicalMamba release: no {error.args[0]!r} in it.") from None
+        raise CheckpointError(f"{path} is no SurgicalMamba release file: no {error.args[0]!r}.") from None
     except (ConfigError, IndexError, ValueError, ZeroDivisionError) as error:
         raise CheckpointError(f"{path} holds weights that form no SurgicalMamba model: {error}") from None
     model = SurgicalMamba(config)
