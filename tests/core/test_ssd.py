@@ -1,10 +1,16 @@
-"""The chunked scan against its one-frame step and against the recurrence written out by hand."""
+"""The chunked scan against its one-frame step and the recurrence written out by hand; which scan runs.
+
+The fused kernel is a stand-in with mamba-ssm's signature, so the decision can be tested without a GPU."""
 
 import math
+import sys
+import warnings
+from types import ModuleType
 
 import pytest
 import torch
 
+from surgicalmamba.core import ssd
 from surgicalmamba.core.ssd import BLOCK_LEN, running_means, segment_sum, ssd_scan, ssd_step
 
 
@@ -125,3 +131,73 @@ def test_running_means_move_by_a_share_of_the_distance_to_each_frame(length):
         means = means + (x[:, t, None] - means) / frames[:, None]
         torch.testing.assert_close(y[:, t], means)
     torch.testing.assert_close(after, means)
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Install a fake mamba_ssm for the CPU whose kernel is the reference plus `error`; returns its calls."""
+    calls = []
+
+    def install(error=0.0):
+        def mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, initial_states, return_final_states):
+            calls.append(x.shape[1])
+            y, state = ssd_scan(x, dt, A, B, C, initial_states)
+            return y + error, state
+
+        names = ("mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton", "mamba_ssm.ops.triton.ssd_combined")
+        for name in names:
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        sys.modules[names[-1]].mamba_chunk_scan_combined = mamba_chunk_scan_combined
+        monkeypatch.setattr(ssd, "FUSED_DEVICES", ("cpu",))
+        return calls
+
+    ssd._fused_scan.cache_clear()
+    yield install
+    ssd._fused_scan.cache_clear()
+
+
+def scan_inputs(length):
+    x, B, C = torch.randn(1, length, 2, 4), torch.randn(1, length, 2, 3), torch.randn(1, length, 2, 3)
+    return x, torch.rand(1, length, 2), -torch.ones(2), B, C, torch.zeros(1, 2, 4, 3)
+
+
+def test_on_a_cpu_the_reference_runs_even_where_a_kernel_is_installed(kernel, monkeypatch):
+    calls = kernel()
+    monkeypatch.setattr(ssd, "FUSED_DEVICES", ("cuda",))
+    ssd.scan(*scan_inputs(5))
+    assert calls == []
+
+
+def test_a_kernel_runs_after_its_parity_check_and_only_one_check_is_made(kernel):
+    calls = kernel()
+    for _ in range(2):
+        inputs = scan_inputs(5)
+        for ours, reference in zip(ssd.scan(*inputs), ssd_scan(*inputs), strict=True):
+            torch.testing.assert_close(ours, reference)
+    assert calls == [67, 5, 5]
+
+
+def test_single_frames_never_go_through_a_kernel(kernel):
+    calls = kernel()
+    ssd.scan(*scan_inputs(1))
+    assert calls == []
+
+
+@pytest.mark.parametrize("error", [0.5, float("nan")])
+def test_a_kernel_that_disagrees_is_warned_about_once_and_not_used(kernel, error):
+    calls, inputs = kernel(error), scan_inputs(5)
+    with pytest.warns(RuntimeWarning, match="not used: it differs from the reference by"):
+        found = ssd.scan(*inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = ssd.scan(*inputs)
+    assert calls == [67] and torch.equal(found[0], ssd_scan(*inputs)[0]) and torch.equal(again[0], found[0])
+
+
+def test_an_absent_kernel_is_no_reason_for_a_warning(kernel, monkeypatch):
+    monkeypatch.setattr(ssd, "FUSED_DEVICES", ("cpu",))
+    inputs = scan_inputs(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ssd.scan(*inputs)
+    assert torch.equal(found[0], ssd_scan(*inputs)[0])

@@ -1,27 +1,33 @@
 """The SSD recurrence, eq. (ssd_recur): h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t^T,  y_t = h_t C_t.
 
-Two forms of one map: `ssd_step` advances one frame, `ssd_scan` any number of them by matrix products. They agree in value,
-final state and every gradient.
+Two forms of one map: `ssd_step` advances one frame, `ssd_scan` any number of them by matrix products. They
+agree in value, final state and every gradient. `scan` takes a fused kernel where one passes a parity check.
 
-Shapes: x (b, l, h, p), dt (b, l, h) positive, A (h) negative, B and C (b, l, h, n), state (b, h, p, n). A step has no l."""
+Shapes: x (b, l, h, p), dt (b, l, h) positive, A (h) negative, B and C (b, l, h, n), state (b, h, p, n). A
+step has no l. State, step, scan and rotation stay in full precision whatever autocast says: the state is
+multiplied by a decay near one tens of thousands of times, and the solve behind a rotation must not change a
+norm."""
 
 import warnings
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from importlib import import_module
-from typing import Literal, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-# Which parts stay in full precision: the SSM state, the step, the scan and the rotation, whatever autocast says.
-#
-# Half precision is fine for projections. It is not for a state that is multiplied by a decay near one tens of thousands of times,
-# nor for the solve behind a rotation that must not change a norm.
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
+Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+BLOCK_LEN = 64
+"""Frames per matrix product. It changes cost, not values: longer blocks are fewer, at quadratic cost."""
+NOT_INSTALLED = "it is not installed"
+FUSED_DEVICES = ("cuda",)
+"""Types of device on which a fused kernel is tried."""
+PARITY_TOLERANCE = 1e-3
+"""Largest difference, relative to the largest value, of a fused kernel. Tensor cores may round to TF32."""
 
 
 def full_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -41,27 +47,14 @@ def in_full_precision(function: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [value for value in args if isinstance(value, Tensor)]
         device_type = tensors[0].device.type
-        if not torch.is_autocast_enabled(device_type) and all(t.dtype == full_dtype(t.dtype) for t in tensors):
+        are_full = all(tensor.dtype == full_dtype(tensor.dtype) for tensor in tensors)
+        if are_full and not torch.is_autocast_enabled(device_type):
             return function(*args, **kwargs)
         lifted = [full(value) if isinstance(value, Tensor) else value for value in args]
         with torch.autocast(device_type, enabled=False):
             return function(*lifted, **kwargs)  # type: ignore[arg-type]
 
     return run
-
-
-BLOCK_LEN = 64
-"""Frames handled by one matrix product. Changes cost, not values: the products grow with its square, their number shrinks with it."""
-
-
-def segment_sum(log_decay: Tensor) -> Tensor:
-    """log a(t:s) of appendix Matrix view: entry [t, s] is the sum of log_decay over s+1..t, and -inf above the diagonal.
-
-    log_decay (..., l) -> (..., l, l). Sums of the entries themselves, not differences of a running total, which would cancel."""
-    length = log_decay.shape[-1]
-    lower = torch.ones(length, length, dtype=torch.bool, device=log_decay.device).tril()
-    terms = log_decay[..., :, None].expand(*log_decay.shape, length).masked_fill(~lower.tril(-1), 0.0)
-    return terms.cumsum(-2).masked_fill(~lower, -torch.inf)
 
 
 @in_full_precision
@@ -73,10 +66,11 @@ def ssd_step(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tens
 
 
 @in_full_precision
-def ssd_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor, block_len: int = BLOCK_LEN) -> tuple[Tensor, Tensor]:
+def ssd_scan(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor, block_len: int = BLOCK_LEN
+) -> tuple[Tensor, Tensor]:
     """Advance any number of frames. Returns y (b, l, h, p) and the state after the last one."""
-    length = x.shape[1]
-    if length == 1:
+    if x.shape[1] == 1:
         y, state = ssd_step(x[:, 0], dt[:, 0], A, B[:, 0], C[:, 0], state)
         return y[:, None], state
     outputs = []
@@ -86,11 +80,52 @@ def ssd_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tens
     return torch.cat(outputs, dim=1), state
 
 
+def _scan_block(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One block as matrix products, eq. (intra), plus what the carried state contributes."""
+    log_decay = (dt * A).transpose(1, 2)  # (b, h, l)
+    written = (dt[..., None] * x).transpose(1, 2)  # (b, h, l, p)
+    B, C = B.transpose(1, 2), C.transpose(1, 2)  # (b, h, l, n)
+    since_start = log_decay.cumsum(-1)
+
+    # 1. Frames of this block read frames of this block: M[t, s] = a(t:s) C_t . B_s for s <= t.
+    kernel = torch.exp(segment_sum(log_decay)) * (C @ B.transpose(-1, -2))  # (b, h, l, l)
+    y = kernel @ written
+
+    # 2. Frames of this block read the carried state.
+    y = y + torch.exp(since_start)[..., None] * (C @ state.transpose(-1, -2))
+
+    # 3. The state after this block: the carried one, decayed to its end, and each write, decayed since then.
+    until_end = log_decay.flip(-1).cumsum(-1).flip(-1) - log_decay
+    state = torch.exp(since_start[..., -1])[..., None, None] * state
+    state = state + (torch.exp(until_end)[..., None] * written).transpose(-1, -2) @ B
+    return y.transpose(1, 2), state
+
+
+def segment_sum(log_decay: Tensor) -> Tensor:
+    """log a(t:s) of appendix Matrix view: [t, s] is the sum of log_decay over s+1..t, -inf for s > t.
+
+    log_decay (..., l) -> (..., l, l). Sums, not differences of a running total, which would cancel."""
+    length = log_decay.shape[-1]
+    lower = torch.ones(length, length, dtype=torch.bool, device=log_decay.device).tril()
+    terms = log_decay[..., :, None].expand(*log_decay.shape, length).masked_fill(~lower.tril(-1), 0.0)
+    return terms.cumsum(-2).masked_fill(~lower, -torch.inf)
+
+
+def warp_step(dt: Tensor, intensity: Tensor) -> Tensor:
+    """The step under intensity, (1 + lambda) dt, eq. (warpdisc): event time runs faster at a phase boundary.
+
+    dt (b, l, h), intensity (b, l) in 0..1: the step is at most doubled and never shortened."""
+    return dt * (1 + intensity[..., None])
+
+
 @in_full_precision
 def running_means(x: Tensor, frames: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Exponential means m_t = m_{t-1} + (x_t - m_{t-1}) / k for every k of `frames` (s): the same recurrence, a head per mean, B = C = 1.
+    """Exponential means m_t = m_{t-1} + (x_t - m_{t-1}) / k for every k of `frames` (s).
 
-    x (b, l, d), means (b, s, d) before the first frame -> (b, l, s, d) and the means after the last."""
+    The SSD recurrence with a head per mean and B = C = 1. x (b, l, d), means (b, s, d) before the first frame
+    -> (b, l, s, d) and the means after the last."""
     b, length, _ = x.shape
     ones = x.new_ones(b, length, len(frames), 1)
     written = x[:, :, None] / frames[:, None]  # (b, l, s, d)
@@ -98,103 +133,48 @@ def running_means(x: Tensor, frames: Tensor, means: Tensor) -> tuple[Tensor, Ten
     return y, state[..., 0]
 
 
-def _scan_block(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """One block as matrix products, eq. (intra) plus what the carried state contributes."""
-    log_decay = (dt * A).transpose(1, 2)  # (b, h, l)
-    written = (dt[..., None] * x).transpose(1, 2)  # (b, h, l, p)
-    B, C = B.transpose(1, 2), C.transpose(1, 2)  # (b, h, l, n)
-    since_start = log_decay.cumsum(-1)
-
-    # 1. Frames of this block reading frames of this block: M[t, s] = a(t:s) C_t . B_s for s <= t.
-    kernel = torch.exp(segment_sum(log_decay)) * (C @ B.transpose(-1, -2))  # (b, h, l, l)
-    y = kernel @ written
-
-    # 2. Frames of this block reading what was carried in.
-    y = y + torch.exp(since_start)[..., None] * (C @ state.transpose(-1, -2))
-
-    # 3. What this block leaves behind: the carried state decayed to its end, and each write decayed from where it happened.
-    until_end = log_decay.flip(-1).cumsum(-1).flip(-1) - log_decay
-    state = torch.exp(since_start[..., -1])[..., None, None] * state
-    state = state + (torch.exp(until_end)[..., None] * written).transpose(-1, -2) @ B
-    return y.transpose(1, 2), state
-
-
-# Intensity-modulated stepping, eq. (warpdisc): event time runs 1 + intensity times as fast as the clock.
-
-
-def warp_step(dt: Tensor, intensity: Tensor) -> Tensor:
-    """The step under intensity, (1 + lambda) dt: at most doubled, never shortened. dt (b, l, h), intensity (b, l) in 0..1."""
-    return dt * (1 + intensity[..., None])
-
-
-# The SSD scan by a fused kernel where there is one, by the reference elsewhere. Decided once per process, overridable.
-#
-# A fused kernel is used only on CUDA, only if it imports, and only after it has agreed with the reference on a small input, in
-# output and final state. When it does not, the reason is warned about once and the reference is used.
-
-
-Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-Choice = Literal["auto", "reference", "mamba-ssm"]
-
-PARITY_TOLERANCE = 1e-3
-"""Largest difference, relative to the largest value, at which a fused kernel counts as equal. Tensor cores may round to TF32."""
-
-_choice: Choice = "auto"
-_fused: dict[str, Scan | None] = {}  # by device; None where no kernel passed
-
-
-def choose_scan(choice: Choice) -> None:
-    """Override the decision: "auto", or one backend by name. A named backend that fails its parity check raises."""
-    global _choice
-    _choice = choice
-    _fused.clear()
-
-
 def scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """`ssd_scan` by the backend in force. One frame is always the reference's step, which needs no kernel."""
-    fused = None
-    if _choice != "reference" and x.shape[1] > 1 and (x.is_cuda or _choice == "mamba-ssm"):
-        fused = _fused_for(x.device)
+    """`ssd_scan`, or a fused kernel where the device has one that agrees. One frame takes `ssd_step`."""
+    fused = _fused_scan(x.device) if x.shape[1] > 1 and x.device.type in FUSED_DEVICES else None
     return (fused or ssd_scan)(x, dt, A, B, C, state)
 
 
-def _fused_for(device: torch.device) -> Scan | None:
-    key = str(device)
-    if key not in _fused:
-        problem = _parity_problem(device)
-        if problem and _choice == "mamba-ssm":
-            raise RuntimeError(f"the mamba-ssm scan was asked for but {problem}")
-        if problem and "not installed" not in problem:
-            warnings.warn(f"the mamba-ssm scan is not used: {problem}", RuntimeWarning, stacklevel=2)
-        _fused[key] = None if problem else _mamba_ssm_scan
-    return _fused[key]
+@lru_cache
+def _fused_scan(device: torch.device) -> Scan | None:
+    """The fused kernel, or None if it is not installed or fails its parity check (one warning)."""
+    problem = _parity_problem(device)
+    if problem and problem != NOT_INSTALLED:
+        warnings.warn(f"the mamba-ssm scan is not used: {problem}", RuntimeWarning, stacklevel=2)
+    return None if problem else _mamba_ssm_scan
 
 
 def _parity_problem(device: torch.device) -> str:
-    """Why the fused kernel cannot be used on this device; empty when it agrees with the reference."""
+    """Why the fused kernel cannot be used on this device; empty when it agrees with `ssd_scan`."""
     generator = torch.Generator().manual_seed(0)
     b, length, h, p, n = 2, BLOCK_LEN + 3, 2, 16, 16
     x, B, C = (torch.randn(b, length, h, width, generator=generator).to(device) for width in (p, n, n))
-    dt, A = torch.rand(b, length, h, generator=generator).to(device) * 0.2, -torch.rand(h, generator=generator).to(device) - 0.1
+    dt = torch.rand(b, length, h, generator=generator).to(device) * 0.2
+    A = -torch.rand(h, generator=generator).to(device) - 0.1
     state = torch.randn(b, h, p, n, generator=generator).to(device)
     try:
         results = _mamba_ssm_scan(x, dt, A, B, C, state)
     except ImportError:
-        return "it is not installed"
+        return NOT_INSTALLED
     except Exception as error:  # a foreign kernel can fail in any way on a device it was not built for
         return f"it fails on {device}: {error}"
     for ours, reference in zip(results, ssd_scan(x, dt, A, B, C, state), strict=True):
         difference = float((ours - reference).abs().max() / reference.abs().max())
         if not difference <= PARITY_TOLERANCE:
-            return f"it differs from the reference by {difference:.1e} on {device}, more than {PARITY_TOLERANCE:.0e}"
+            limit = f"more than {PARITY_TOLERANCE:.0e}"
+            return f"it differs from the reference by {difference:.1e} on {device}, {limit}"
     return ""
 
 
 @in_full_precision
-def _mamba_ssm_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _mamba_ssm_scan(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     kernel = import_module("mamba_ssm.ops.triton.ssd_combined").mamba_chunk_scan_combined
-    y, final = kernel(
-        x.contiguous(), dt.contiguous(), A, B.contiguous(), C.contiguous(), BLOCK_LEN, initial_states=state, return_final_states=True
-    )
+    x, dt, B, C = (tensor.contiguous() for tensor in (x, dt, B, C))
+    y, final = kernel(x, dt, A, B, C, BLOCK_LEN, initial_states=state, return_final_states=True)
     return y, final
-

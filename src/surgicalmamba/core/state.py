@@ -1,4 +1,4 @@
-"""What a recognizer remembers of a procedure, as frozen records of tensors. The first axis of every tensor is the lane."""
+"""The memory of a recognizer as frozen records of tensors. The first axis of every tensor is the lane."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,9 +15,10 @@ class TensorRecord:
     """A record of tensors, of other records, or of tuples of records; anything else in it is left alone."""
 
     def map(self: T, function: Callable[..., Tensor], *others: T) -> T:
-        """A record of the same form with `function` applied to every tensor (and to the matching tensors of `others`)."""
-        changed = {f.name: _map(function, *(getattr(record, f.name) for record in (self, *others))) for f in fields(self)}
-        return replace(self, **changed)
+        """The same record with `function` applied to each tensor, and to the matching tensors of `others`."""
+        records = (self, *others)
+        values = ((f.name, [getattr(record, f.name) for record in records]) for f in fields(self))
+        return replace(self, **{name: _map(function, *matching) for name, matching in values})
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in a fixed order."""
@@ -54,7 +55,7 @@ class TensorRecord:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
 
     def detach(self: T) -> T:
-        """The same values with no history: gradients stop here."""
+        """The same values without history: gradients stop here."""
         return self.map(Tensor.detach)
 
     def to(self: T, device: torch.device | str) -> T:
@@ -66,11 +67,7 @@ class TensorRecord:
 
     def put(self: T, lanes: Sequence[int], part: T) -> T:
         """A copy in which these lanes hold `part`; the others are untouched."""
-
-        def write(whole: Tensor, values: Tensor) -> Tensor:
-            return whole.index_copy(0, _index(lanes, whole), values)
-
-        return self.map(write, part)
+        return self.map(lambda whole, values: whole.index_copy(0, _index(lanes, whole), values), part)
 
     def clear(self: T, lanes: Sequence[int]) -> T:
         """A copy in which these lanes are zero, as before the first frame."""
@@ -95,13 +92,13 @@ def _map(function: Callable[..., Tensor], *values: object) -> object:
 
 @dataclass(frozen=True)
 class PathState(TensorRecord):
-    """One SSD path: the recurrent state, the convolution's last inputs, the running sum of the open chunk's output."""
+    """One SSD path: recurrent state, last inputs of the convolution, summed output of the open chunk."""
 
     ssm: Tensor  # (b, h, p, n)
     conv_tail: Tensor  # (b, d_conv - 1, d_inner)
     chunk_sum: Tensor | None  # (b, h, p); None in a path that does not rotate
     angle: Tensor | None = None  # (b, h, pairs), accumulated; None in a path without rotary B and C
-    means: Tensor | None = None  # (b, scales, d_inner), what the intensity remembers; None where it remembers nothing
+    means: Tensor | None = None  # (b, scales, d_inner), running means of the intensity's input; None without
 
 
 @dataclass(frozen=True)
@@ -121,9 +118,10 @@ L = TypeVar("L", bound="LaneState")
 
 @dataclass(frozen=True)
 class LaneState(TensorRecord):
-    """The memory of a recognizer between two calls. `frame_index[i]` counts the frames lane i has seen of its procedure.
+    """The memory of a recognizer between two calls; lane i has seen `frame_index[i]` frames of its procedure.
 
-    Tensors named in `GROWING` have the time as their second axis: as long as the longest lane, zero where a shorter one has ended."""
+    Tensors named in `GROWING` have time as their second axis: as long as the longest lane, and zero after the
+    end of a shorter one."""
 
     GROWING: ClassVar[frozenset[str]] = frozenset()
 
@@ -151,7 +149,7 @@ class LaneState(TensorRecord):
         return max((int(getattr(self, name).shape[1]) for name in self.GROWING), default=0)
 
     def with_length(self: L, length: int) -> L:
-        """The same memory with room for so many frames in its growing tensors."""
+        """The same memory with room for this many frames in its growing tensors."""
 
         def fit(tensor: Tensor) -> Tensor:
             room = length - tensor.shape[1]
@@ -163,7 +161,7 @@ class LaneState(TensorRecord):
         return replace(self, **changed)
 
     def advance(self: L, n_frames: int) -> L:
-        """The same memory with every lane's clock moved on."""
+        """The same memory with every lane's clock advanced."""
         return replace(self, frame_index=tuple(seen + n_frames for seen in self.frame_index))
 
     def at(self: L, frame_index: Sequence[int]) -> L:
@@ -173,10 +171,11 @@ class LaneState(TensorRecord):
     def reset(self: L, lanes: Sequence[int]) -> L:
         """A copy in which these lanes begin a new procedure."""
         index = tuple(0 if lane in set(lanes) else seen for lane, seen in enumerate(self.frame_index))
-        return replace(self.clear(lanes), frame_index=index).with_length(min(self.length, max(index, default=0)))
+        length = min(self.length, max(index, default=0))
+        return replace(self.clear(lanes), frame_index=index).with_length(length)
 
     def reset_clip(self: L, lanes: Sequence[int]) -> L:
-        """A copy in which these lanes begin a new clip. A memory that knows no clips carries on."""
+        """A copy in which these lanes begin a new clip; by default nothing is reset."""
         return self
 
     @classmethod
@@ -196,7 +195,7 @@ class ModelState(LaneState):
     head: PathState
 
     def reset_clip(self, lanes: Sequence[int]) -> "ModelState":
-        """A copy in which these lanes begin a new clip: fast paths and head forget, slow paths carry on."""
+        """A copy in which these lanes begin a new clip: fast paths and head are cleared."""
         if not lanes:
             return self
         blocks = tuple(replace(b, fast=None if b.fast is None else b.fast.clear(lanes)) for b in self.blocks)
@@ -215,5 +214,6 @@ class ModelState(LaneState):
             (head,) = paths
             return replace(self, head=head)
         pairs = zip(self.blocks, paths, strict=True)
-        blocks = (replace(block, slow=path) if group == "slow" else replace(block, fast=path) for block, path in pairs)
+        is_slow = group == "slow"
+        blocks = (replace(b, slow=path) if is_slow else replace(b, fast=path) for b, path in pairs)
         return replace(self, blocks=tuple(blocks))
