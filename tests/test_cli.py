@@ -9,7 +9,13 @@ from surgicalmamba.model.surgical_mamba import VARIANTS
 
 
 def run(*arguments, **options):
-    return subprocess.run([sys.executable, "-m", "surgicalmamba", *arguments], capture_output=True, text=True, check=False, **options)
+    return subprocess.run(
+        [sys.executable, "-m", "surgicalmamba", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
 
 
 def test_help_names_every_verb_and_imports_no_torch():
@@ -18,7 +24,8 @@ def test_help_names_every_verb_and_imports_no_torch():
         "from surgicalmamba.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print('HEAVY', sorted(m for m in ('torch', 'numpy', 'pydantic', 'matplotlib', 'cv2', 'av') if m in sys.modules))"
+        "heavy = ('torch', 'numpy', 'pydantic', 'matplotlib', 'cv2', 'av')\n"
+        "print('HEAVY', [name for name in heavy if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert "doctor" in result.stdout
@@ -45,7 +52,9 @@ def test_doctor_checks_that_every_form_of_the_model_agrees_and_that_it_learns():
     result = run("doctor", "--self-check", "--json")
     assert result.returncode == 0, result.stderr
     checks = json.loads(result.stdout)["self_check"]
-    assert len(checks) == len(VARIANTS) + 4 and all(check["passed"] and check["measured"] <= check["limit"] for check in checks)
+    assert len(checks) == len(VARIANTS) + 4 and all(
+        check["passed"] and check["measured"] <= check["limit"] for check in checks
+    )
 
 
 def test_the_demo_recognizes_an_operation_it_has_not_seen_and_leaves_video_estimates_and_report(tmp_path):
@@ -60,14 +69,26 @@ def test_the_demo_recognizes_an_operation_it_has_not_seen_and_leaves_video_estim
     assert "<svg" in (place / "report" / "index.html").read_text()
     assert (place / "overlay.mp4").stat().st_size > 10_000
     lines = [json.loads(line) for line in (place / "estimates.jsonl").read_text().splitlines()]
-    assert [line["type"] for line in lines] == ["session", *["estimate"] * said["summary"]["estimates"], "end"]
+    assert [line["type"] for line in lines] == [
+        "session",
+        *["estimate"] * said["summary"]["estimates"],
+        "end",
+    ]
 
 
 def test_bench_model_reports_every_figure_as_json():
-    report = json.loads(run("bench", "model", "--preset", "tiny", "--quick", "--runs", "1", "--threads", "1", "--json").stdout)
+    report = json.loads(
+        run("bench", "model", "--preset", "tiny", "--quick", "--runs", "1", "--threads", "1", "--json").stdout
+    )
     assert report["parameters"]["total"] > report["parameters"]["rotation_networks"] > 0
-    assert report["macs_per_frame"]["total"] == report["macs_per_frame"]["backbone"] + report["macs_per_frame"]["temporal"]
-    assert set(report["rotation"]) == {"low-rank", "dense"} and set(report["frame"]) == {"ordinary", "boundary"}
+    assert (
+        report["macs_per_frame"]["total"]
+        == report["macs_per_frame"]["backbone"] + report["macs_per_frame"]["temporal"]
+    )
+    assert set(report["rotation"]) == {"low-rank", "dense"} and set(report["frame"]) == {
+        "ordinary",
+        "boundary",
+    }
     assert report["forward_speedup_limit"] > 0 and report["matrix_gflops"] > 0
     for group in ("forward", "forward_backward"):
         assert set(report[group]) == {"clip", "steps"}

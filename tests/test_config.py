@@ -35,11 +35,15 @@ def test_variants_leave_parts_out(variant):
 
 MISTAKES = {
     "unknown setting 'n_phase': did you mean 'n_phases'?": lambda: ModelConfig(n_phase=7),
-    "unknown setting 'block.slow.chunk_length': did you mean 'chunk_len'?": lambda: ModelConfig(block={"slow": {"chunk_length": 3}}),
+    "unknown setting 'block.slow.chunk_length': did you mean 'chunk_len'?": lambda: ModelConfig(
+        block={"slow": {"chunk_length": 3}}
+    ),
     "unknown setting 'rang': did you mean 'rank'?": lambda: RotationConfig(rang=3),
     "n_blocks=0: Input should be greater than 0": lambda: ModelConfig(n_blocks=0),
-    "head.path.d_state='many': Input should be a valid integer": lambda: ModelConfig(head={"path": {"d_state": "many"}}),
-    "rotation.rank=16 is too large for d_state=8 with rotation.kind=content; use a rank of at most 8": lambda: PathConfig(d_state=8),
+    "head.path.d_state='many': Input should be a valid integer": lambda: ModelConfig(
+        head={"path": {"d_state": "many"}}
+    ),
+    "rotation.rank=16 exceeds d_state=8; use at most 8": lambda: PathConfig(d_state=8),
     "dt_min=0.5 is larger than dt_max=0.1; swap them": lambda: PathConfig(dt_min=0.5),
     "d_feature is needed when backbone is null": lambda: ModelConfig(backbone=None),
     "d_feature=10 contradicts the backbone, which gives 768; leave it out": lambda: ModelConfig(d_feature=10),
@@ -64,7 +68,11 @@ def test_every_setting_says_what_it_is():
     def fields(section):
         for name, field in section.model_fields.items():
             yield f"{section.__name__}.{name}", field.description
-            inner = [t for t in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(t, type)]
+            inner = [
+                t
+                for t in (field.annotation, *getattr(field.annotation, "__args__", ()))
+                if isinstance(t, type)
+            ]
             for t in inner:
                 if hasattr(t, "model_fields"):
                     yield from fields(t)
@@ -82,7 +90,11 @@ def test_a_saved_config_reads_back_equal_and_takes_overrides(tmp_path, preset):
 
 
 def test_a_broken_config_file_is_one_line_with_its_name(tmp_path):
-    for content, message in (("a: [1", "not valid YAML"), ("- 1", "must be a mapping"), ("n_phasse: 3", "did you mean 'n_phases'")):
+    for content, message in (
+        ("a: [1", "not valid YAML"),
+        ("- 1", "must be a mapping"),
+        ("n_phasse: 3", "did you mean 'n_phases'"),
+    ):
         file = tmp_path / "broken.yaml"
         file.write_text(content)
         with pytest.raises(ConfigError, match=message) as caught:

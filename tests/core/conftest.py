@@ -30,8 +30,12 @@ def planes():
 
     def make(batch=1, heads=2, d_state=8, rank=3, angle=1.0, dtype=torch.float64, seed=0):
         generator = torch.Generator().manual_seed(seed)
-        U = torch.nn.functional.normalize(torch.randn(batch, heads, d_state, rank, dtype=dtype, generator=generator), dim=-2)
-        V = torch.nn.functional.normalize(torch.randn(batch, heads, d_state, rank, dtype=dtype, generator=generator), dim=-2)
+        U = torch.nn.functional.normalize(
+            torch.randn(batch, heads, d_state, rank, dtype=dtype, generator=generator), dim=-2
+        )
+        V = torch.nn.functional.normalize(
+            torch.randn(batch, heads, d_state, rank, dtype=dtype, generator=generator), dim=-2
+        )
         theta = torch.rand(batch, heads, rank, dtype=dtype, generator=generator) * 2 * angle
         return U, V, theta
 

@@ -19,7 +19,8 @@ def test_each_lane_closes_its_own_chunk():
 
 
 def test_the_grid_starts_anew_every_clip_and_the_clips_end_closes_nothing():
-    # clips of 6, chunks of 4: in a clip only its fourth frame closes a chunk; the sixth empties the state instead
+    # clips of 6, chunks of 4: in a clip only its fourth frame closes a chunk; the sixth empties the state
+    # instead
     closing = [seen for seen in range(1, 19) if closes_after(seen, 4, clip_len=6)]
     assert closing == [4, 10, 16]
     # chunks of 3 would close on the sixth frame, where the clip ends
@@ -36,7 +37,9 @@ def test_without_a_chunk_length_nothing_closes():
     chunk_len=st.integers(1, 20),
     clip_len=st.one_of(st.none(), st.integers(1, 30)),
 )
-def test_segments_cover_the_call_and_close_exactly_where_a_single_frame_call_would(length, frame_index, chunk_len, clip_len):
+def test_segments_cover_the_call_and_close_exactly_where_a_single_frame_call_would(
+    length, frame_index, chunk_len, clip_len
+):
     segments = chunk_segments(length, frame_index, chunk_len, clip_len)
     assert [s.start for s in segments] == [0, *(s.stop for s in segments[:-1])]
     assert segments[-1].stop == length
@@ -49,7 +52,12 @@ def test_segments_cover_the_call_and_close_exactly_where_a_single_frame_call_wou
 
 
 def test_the_lanes_that_have_just_reached_the_end_of_a_chunk_are_named():
-    assert closing_lanes((4, 5, 8, 0, 12), 4) == (0, 2, 3, 4)  # a lane that has seen nothing stands at an end too, and closes zeros
+    assert closing_lanes((4, 5, 8, 0, 12), 4) == (
+        0,
+        2,
+        3,
+        4,
+    )  # a lane that has seen nothing stands at an end too, and closes zeros
     assert closing_lanes((4, 6, 10, 12), 4, clip_len=6) == (0, 2)
 
 

@@ -28,7 +28,9 @@ def test_one_plane_in_two_dimensions_turns_by_twice_the_arctangent_of_half_the_a
     U, V = torch.eye(2, dtype=torch.float64).reshape(1, 1, 2, 2).split(1, dim=-1)
     theta = torch.tensor([[[0.8]]], dtype=torch.float64)
     turn = 2 * math.atan(0.4)
-    expected = torch.tensor([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]], dtype=torch.float64)
+    expected = torch.tensor(
+        [[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]], dtype=torch.float64
+    )
     torch.testing.assert_close(cayley(generator(U, V, theta))[0, 0], expected)
 
 
@@ -37,11 +39,20 @@ def test_columns_are_normalised_over_the_state_dimension():
     torch.testing.assert_close(lengths, torch.ones(2, 3, 4))
 
 
-@given(seed=st.integers(0, 10_000), d_state=st.integers(2, 12), rank=st.integers(1, 6), angle=st.floats(0.0, 50.0))
+@given(
+    seed=st.integers(0, 10_000),
+    d_state=st.integers(2, 12),
+    rank=st.integers(1, 6),
+    angle=st.floats(0.0, 50.0),
+)
 @settings(max_examples=60, deadline=None)
-def test_generator_is_skew_of_rank_2r_and_the_rotation_is_orthogonal_for_any_planes_and_angles(seed, d_state, rank, angle):
+def test_generator_is_skew_of_rank_2r_and_the_rotation_is_orthogonal_for_any_planes_and_angles(
+    seed, d_state, rank, angle
+):
     g = torch.Generator().manual_seed(seed)
-    U, V = (unit_columns(torch.randn(1, 1, d_state, rank, dtype=torch.float64, generator=g)) for _ in range(2))
+    U, V = (
+        unit_columns(torch.randn(1, 1, d_state, rank, dtype=torch.float64, generator=g)) for _ in range(2)
+    )
     theta = torch.rand(1, 1, rank, dtype=torch.float64, generator=g) * angle
     S = generator(U, V, theta)
     torch.testing.assert_close(S, -S.transpose(-1, -2))
@@ -100,7 +111,9 @@ def test_decay_and_rotation_commute(planes):
     torch.testing.assert_close(rotate_state(decay * state, Z), decay * rotate_state(state, Z))
 
 
-def test_turning_state_write_and_read_together_changes_nothing_while_turning_the_state_alone_does(ssd_inputs, planes):
+def test_turning_state_write_and_read_together_changes_nothing_while_turning_the_state_alone_does(
+    ssd_inputs, planes
+):
     x, dt, A, B, C, state = (t.detach() for t in ssd_inputs(12, batch=1, heads=2, d_state=8))
     Q = cayley(generator(*planes()))  # (1, h, n, n)
 
@@ -116,7 +129,8 @@ def test_turning_state_write_and_read_together_changes_nothing_while_turning_the
 
 
 def scan_with_rotations(x, dt, A, B, C, chunk_len, Z):
-    """The map the model computes for one head: SSD chunks with h <- h Z^(c) in between, from an empty state."""
+    """The map the model computes for one head: SSD chunks with h <- h Z^(c) in between, from an empty
+    state."""
     state = torch.zeros(1, 1, x.shape[-1], B.shape[-1], dtype=x.dtype)
     outputs = []
     for c, start in enumerate(range(0, x.shape[1], chunk_len)):
@@ -128,7 +142,8 @@ def scan_with_rotations(x, dt, A, B, C, chunk_len, Z):
 
 
 def transfer_matrix(dt, A, B, C, chunk_len, Z):
-    """M of eqs. (intra), (cross_one), (general): M[t, s] = a(t:s) B_s^T Z_{c(s),c(t)} C_t, with the step in the write."""
+    """M of eqs. (intra), (cross_one), (general): M[t, s] = a(t:s) B_s^T Z_{c(s),c(t)} C_t, with the step in
+    the write."""
     length, n = B.shape[1], B.shape[-1]
     a = torch.exp(dt[0, :, 0] * A[0])
     M = torch.zeros(length, length, dtype=B.dtype)
@@ -143,7 +158,8 @@ def transfer_matrix(dt, A, B, C, chunk_len, Z):
 
 @pytest.fixture
 def one_head(ssd_inputs, planes):
-    """Four chunks of six frames of one head of width one, state width 4, with a rotation for each boundary."""
+    """Four chunks of six frames of one head of width one, state width 4, with a rotation for each
+    boundary."""
     x, dt, A, B, C, _ = (t.detach() for t in ssd_inputs(24, batch=1, heads=1, d_head=1, d_state=4))
     return x, dt, A, B, C, 6, [Z[0] for Z in rotations(planes, 4, heads=1, d_state=4, rank=2)]
 
@@ -158,7 +174,9 @@ def test_the_cross_chunk_matrix_form_equals_the_scan(one_head):
 def test_off_diagonal_blocks_have_rank_at_most_n(one_head):
     _, dt, A, B, C, chunk_len, Z = one_head
     M = transfer_matrix(dt, A, B, C, chunk_len, Z)
-    for cut in range(chunk_len, 24, chunk_len):  # every lower-left block below a boundary, which is what semiseparable means
+    for cut in range(
+        chunk_len, 24, chunk_len
+    ):  # every lower-left block below a boundary, which is what semiseparable means
         assert torch.linalg.matrix_rank(M[cut:, :cut], atol=1e-10) <= 4
     assert torch.linalg.matrix_rank(M, atol=1e-10) == 24
 
@@ -181,7 +199,9 @@ def test_a_constant_rotation_is_only_a_relative_position_code_of_chunks(one_head
     constant = [Z[0]] * 4
     rotated = scan_with_rotations(x, dt, A, B, C, chunk_len, constant)
     power = torch.stack([torch.matrix_power(Z[0], t // chunk_len) for t in range(24)])
-    B_coded = torch.einsum("tn,tmn->tm", B[0, :, 0], power)[None, :, None]  # Z^c Bs: transposes undo each other in B^T Z^-c
+    B_coded = torch.einsum("tn,tmn->tm", B[0, :, 0], power)[
+        None, :, None
+    ]  # Z^c Bs: transposes undo each other in B^T Z^-c
     C_coded = torch.einsum("tmn,tn->tm", power, C[0, :, 0])[None, :, None]
     plain, _ = ssd_scan(x, dt, A, B_coded, C_coded, torch.zeros(1, 1, 1, 4, dtype=x.dtype))
     torch.testing.assert_close(plain, rotated, rtol=1e-10, atol=1e-12)
@@ -190,7 +210,9 @@ def test_a_constant_rotation_is_only_a_relative_position_code_of_chunks(one_head
 def test_what_lies_between_two_frames_changes_what_one_reads_of_the_other(one_head):
     _, dt, A, B, C, chunk_len, Z = one_head
     M = transfer_matrix(dt, A, B, C, chunk_len, Z)
-    other = transfer_matrix(dt, A, B, C, chunk_len, [Z[0], Z[2], Z[1], Z[3]])  # same rotations, another order in between
+    other = transfer_matrix(
+        dt, A, B, C, chunk_len, [Z[0], Z[2], Z[1], Z[3]]
+    )  # same rotations, another order in between
     assert (M[18:, :6] - other[18:, :6]).abs().max() > 0.1 * M[18:, :6].abs().max()
     torch.testing.assert_close(M[:6, :6], other[:6, :6])
 
@@ -216,11 +238,18 @@ def test_interval_factors_of_plane_rotations_commute_while_ours_keep_the_order(p
     assert (Z1 @ Z2 - Z2 @ Z1).abs().max() > 0.05
 
 
-@given(seed=st.integers(0, 10_000), d_state=st.integers(1, 12), rank=st.integers(1, 9), angle=st.floats(0.0, 50.0))
+@given(
+    seed=st.integers(0, 10_000),
+    d_state=st.integers(1, 12),
+    rank=st.integers(1, 9),
+    angle=st.floats(0.0, 50.0),
+)
 @settings(max_examples=60, deadline=None)
 def test_the_solver_made_of_products_rotates_as_the_library_solver_does(seed, d_state, rank, angle):
     g = torch.Generator().manual_seed(seed)
-    U, V = (unit_columns(torch.randn(2, 3, d_state, rank, dtype=torch.float64, generator=g)) for _ in range(2))
+    U, V = (
+        unit_columns(torch.randn(2, 3, d_state, rank, dtype=torch.float64, generator=g)) for _ in range(2)
+    )
     theta = torch.rand(2, 3, rank, dtype=torch.float64, generator=g) * angle
     state = torch.randn(2, 3, 4, d_state, dtype=torch.float64, generator=g)
     for form in ("low-rank", "dense"):
@@ -241,7 +270,11 @@ def test_the_solver_made_of_products_is_as_exact_as_the_library_solver_in_float3
 def test_planes_that_cancel_each_other_do_not_break_the_solver_that_never_exchanges_rows():
     g = torch.Generator().manual_seed(0)
     U, V = (unit_columns(torch.randn(1, 1, 8, 1, dtype=torch.float64, generator=g)) for _ in range(2))
-    U, V, theta = torch.cat([U, U], -1), torch.cat([V, -V], -1), torch.full((1, 1, 2), 9.0, dtype=torch.float64)
+    U, V, theta = (
+        torch.cat([U, U], -1),
+        torch.cat([V, -V], -1),
+        torch.full((1, 1, 2), 9.0, dtype=torch.float64),
+    )
     state = torch.randn(1, 1, 3, 8, dtype=torch.float64, generator=g)
     torch.testing.assert_close(regram(state, U, V, theta, "low-rank", solve_by_blocks), state)
 

@@ -23,7 +23,8 @@ def step_loop(x, dt, A, B, C, state):
 
 
 def test_two_frames_by_hand():
-    # one head of width 1, state width 1: h1 = e^{-0.5} 2 + 0.5*3*1, y1 = 4 h1; h2 = e^{-1} h1 + 1*1*2, y2 = -h2
+    # one head of width 1, state width 1: h1 = e^{-0.5} 2 + 0.5*3*1, y1 = 4 h1; h2 = e^{-1} h1 + 1*1*2, y2 =
+    # -h2
     def number(*values):
         return torch.tensor(values, dtype=torch.float64).reshape(1, -1, 1, 1)
 
@@ -38,8 +39,8 @@ def test_two_frames_by_hand():
 
 
 def test_the_recurrence_is_the_zero_order_hold_of_the_continuous_system():
-    # dh/dt = A h + B x with constant A = -0.7, B = 2, x = 3 has h(T) = (e^{AT} - 1) / A B x; the decay is exact for any step,
-    # the write is first order in the step: B-bar = dt B instead of (e^{dt A} - 1) / A B
+    # dh/dt = A h + B x with constant A = -0.7, B = 2, x = 3 has h(T) = (e^{AT} - 1) / A B x; the decay is
+    # exact for any step, the write is first order in the step: B-bar = dt B instead of (e^{dt A} - 1) / A B
     A, duration = -0.7, 5.0
     exact = (math.exp(A * duration) - 1) / A * 6
     errors = []
@@ -52,7 +53,9 @@ def test_the_recurrence_is_the_zero_order_hold_of_the_continuous_system():
         per_step = float(dt[0, 0, 0])
         held = exact * per_step * A / math.expm1(per_step * A)  # the same sum with the approximate write
         assert float(state) == pytest.approx(held, rel=1e-12)
-    assert errors[0] / errors[1] == pytest.approx(2, rel=0.05) and errors[1] / errors[2] == pytest.approx(2, rel=0.05)
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.05) and errors[1] / errors[2] == pytest.approx(
+        2, rel=0.05
+    )
 
 
 @pytest.mark.parametrize("length", [1, 2, BLOCK_LEN - 1, BLOCK_LEN, BLOCK_LEN + 1, 203])
@@ -64,7 +67,9 @@ def test_scan_and_step_agree_in_value_final_state_and_every_gradient(ssd_inputs,
     for outputs in (scan, loop):
         for part in outputs:
             assert torch.isfinite(part).all()
-        gradients.append(torch.autograd.grad(sum((w * o).sum() for w, o in zip(weights, outputs, strict=True)), inputs))
+        gradients.append(
+            torch.autograd.grad(sum((w * o).sum() for w, o in zip(weights, outputs, strict=True)), inputs)
+        )
     for ours, reference in zip((*scan, *gradients[0]), (*loop, *gradients[1]), strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-10, atol=1e-10)
 
@@ -96,13 +101,16 @@ def test_segment_sum_holds_sums_between_two_frames():
 
 
 def test_a_frame_that_forgets_everything_does_not_spoil_the_precision_of_later_ones(ssd_inputs):
-    # a running total would reach -1e6 at frame 5, and float32 differences of it would lose the small decays that follow
+    # a running total would reach -1e6 at frame 5, and float32 differences of it would lose the small decays
+    # that follow
     x, dt, A, B, C, state = (t.detach().float() for t in ssd_inputs(30))
     dt = dt.clone()
     dt[:, 5] = 1e6
     y, _ = ssd_scan(x, dt, A, B, C, state)
     reference, _ = step_loop(*(t.double() for t in (x, dt, A, B, C, state)))
-    torch.testing.assert_close(y[:, 6:].double(), reference[:, 6:], rtol=1e-4, atol=1e-4 * float(reference[:, 6:].abs().max()))
+    torch.testing.assert_close(
+        y[:, 6:].double(), reference[:, 6:], rtol=1e-4, atol=1e-4 * float(reference[:, 6:].abs().max())
+    )
 
 
 def test_autocast_does_not_touch_the_scan(ssd_inputs):
@@ -125,7 +133,11 @@ def test_half_precision_inputs_are_lifted_to_float32(ssd_inputs):
 @pytest.mark.parametrize("length", [1, BLOCK_LEN - 1, BLOCK_LEN + 1, 150])
 def test_running_means_move_by_a_share_of_the_distance_to_each_frame(length):
     torch.manual_seed(0)
-    x, means, frames = torch.randn(2, length, 3, dtype=torch.float64), torch.randn(2, 2, 3, dtype=torch.float64), torch.tensor([4.0, 50.0])
+    x, means, frames = (
+        torch.randn(2, length, 3, dtype=torch.float64),
+        torch.randn(2, 2, 3, dtype=torch.float64),
+        torch.tensor([4.0, 50.0]),
+    )
     y, after = running_means(x, frames.double(), means)
     for t in range(length):
         means = means + (x[:, t, None] - means) / frames[:, None]

@@ -10,7 +10,11 @@ from surgicalmamba.core.state import BlockState, LaneState, ModelState, PathStat
 
 def path_state(lanes, seed):
     g = torch.Generator().manual_seed(seed)
-    return PathState(torch.randn(lanes, 2, 3, 4, generator=g), torch.randn(lanes, 3, 6, generator=g), torch.randn(lanes, 2, 3, generator=g))
+    return PathState(
+        torch.randn(lanes, 2, 3, 4, generator=g),
+        torch.randn(lanes, 3, 6, generator=g),
+        torch.randn(lanes, 2, 3, generator=g),
+    )
 
 
 @pytest.fixture
@@ -76,7 +80,12 @@ def test_no_lanes_is_a_valid_choice(state):
 
 def test_every_tensor_has_a_name_in_the_order_of_the_tensors(state):
     names = state.names()
-    assert names[:4] == ["blocks.0.slow.ssm", "blocks.0.slow.conv_tail", "blocks.0.slow.chunk_sum", "blocks.0.fast.ssm"]
+    assert names[:4] == [
+        "blocks.0.slow.ssm",
+        "blocks.0.slow.conv_tail",
+        "blocks.0.slow.chunk_sum",
+        "blocks.0.fast.ssm",
+    ]
     assert names[-1] == "head.chunk_sum" and len(names) == len(state.tensors()) == 12
 
 
@@ -89,7 +98,11 @@ def test_a_group_is_taken_out_and_put_back_without_touching_the_others(state):
     assert torch.equal(state.group("slow")[1].ssm, state.blocks[1].slow.ssm)
     for group in ("slow", "head"):
         emptied = state.with_group(group, [path.map(torch.zeros_like) for path in state.group(group)])
-        changed = [name for name, a, b in zip(state.names(), state.tensors(), emptied.tensors(), strict=True) if not torch.equal(a, b)]
+        changed = [
+            name
+            for name, a, b in zip(state.names(), state.tensors(), emptied.tensors(), strict=True)
+            if not torch.equal(a, b)
+        ]
         assert changed == [name for name in state.names() if group in name]
 
 
@@ -113,10 +126,16 @@ def test_a_growing_memory_keeps_lanes_of_different_length_and_is_as_long_as_the_
     short = state.select([1])
     assert short.length == 1 and short.cache[0, :, 0].tolist() == [11.0]
     joined = Growing.stack([short, state.select([0])])
-    assert joined.frame_index == (1, 3) and joined.cache[:, :, 0].tolist() == [[11.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
+    assert joined.frame_index == (1, 3) and joined.cache[:, :, 0].tolist() == [
+        [11.0, 0.0, 0.0],
+        [1.0, 2.0, 3.0],
+    ]
 
 
 def test_a_longer_procedure_put_into_a_growing_memory_makes_room_and_leaves_the_others():
     written = growing(1, 2).put([0], growing(4))
-    assert written.frame_index == (4, 2) and written.cache[:, :, 0].tolist() == [[1.0, 2.0, 3.0, 4.0], [11.0, 12.0, 0.0, 0.0]]
+    assert written.frame_index == (4, 2) and written.cache[:, :, 0].tolist() == [
+        [1.0, 2.0, 3.0, 4.0],
+        [11.0, 12.0, 0.0, 0.0],
+    ]
     assert written.reset([0]).cache[0].abs().sum() == 0 and written.reset([0]).frame_index == (0, 2)

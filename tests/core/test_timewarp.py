@@ -17,8 +17,17 @@ def survival(a, lambdas):
     """What the recurrence leaves of a unit write after frames that write nothing: step 1, A = -a."""
     frames = len(lambdas)
     zero = torch.zeros(1, frames, 1, 1, dtype=torch.float64)
-    dt = warp_step(torch.ones(1, frames, 1, dtype=torch.float64), torch.tensor([lambdas], dtype=torch.float64))
-    _, state = ssd_scan(zero, dt, torch.tensor([-a], dtype=torch.float64), zero, zero, torch.ones(1, 1, 1, 1, dtype=torch.float64))
+    dt = warp_step(
+        torch.ones(1, frames, 1, dtype=torch.float64), torch.tensor([lambdas], dtype=torch.float64)
+    )
+    _, state = ssd_scan(
+        zero,
+        dt,
+        torch.tensor([-a], dtype=torch.float64),
+        zero,
+        zero,
+        torch.ones(1, 1, 1, 1, dtype=torch.float64),
+    )
     return float(state)
 
 
@@ -31,8 +40,9 @@ def test_full_intensity_everywhere_is_exactly_twice_the_step(ssd_inputs):
 
 
 def test_warped_steps_follow_dynamics_that_are_stationary_in_event_time():
-    # eqs. (eventtime), (warpdisc): dh/dtau = A h + B x with tau(t) = t + integral of lambda; a constant intensity per frame of one
-    # second makes tau grow by 1 + lambda per frame, so integrating over tau in equal steps must give the same state
+    # eqs. (eventtime), (warpdisc): dh/dtau = A h + B x with tau(t) = t + integral of lambda; a constant
+    # intensity per frame of one second makes tau grow by 1 + lambda per frame, so integrating over tau in
+    # equal steps must give the same state
     lambdas, A, fine = [0.0, 1.0, 0.5, 0.25, 0.0, 0.75], -0.3, 2000
     h = 0.0
     for value in lambdas:
@@ -44,7 +54,14 @@ def test_warped_steps_follow_dynamics_that_are_stationary_in_event_time():
     many = torch.ones(1, per_frame * len(lambdas), 1, 1, dtype=torch.float64)
     dt = torch.full((1, many.shape[1], 1), 1 / per_frame, dtype=torch.float64)
     warped = warp_step(dt, torch.tensor([lambdas], dtype=torch.float64).repeat_interleave(per_frame, dim=1))
-    _, state = ssd_scan(many, warped, torch.tensor([A], dtype=torch.float64), many, many, torch.zeros(1, 1, 1, 1, dtype=torch.float64))
+    _, state = ssd_scan(
+        many,
+        warped,
+        torch.tensor([A], dtype=torch.float64),
+        many,
+        many,
+        torch.zeros(1, 1, 1, 1, dtype=torch.float64),
+    )
     assert float(warped.sum()) == pytest.approx(len(lambdas) + sum(lambdas))
     assert float(state) == pytest.approx(h, rel=2e-3)
 

@@ -25,7 +25,9 @@ def small_config(**changes):
         d_feature=10,
         backbone=None,
         block=BlockConfig(
-            slow=PathConfig(chunk_len=16, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes),
+            slow=PathConfig(
+                chunk_len=16, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes
+            ),
             fast=PathConfig(chunk_len=12, **sizes),
         ),
         head=HeadConfig(path=PathConfig(chunk_len=7, **sizes)),
@@ -35,7 +37,8 @@ def small_config(**changes):
 
 @pytest.fixture
 def build():
-    """build(variant, dtype) -> a small model in which every part matters: memories from seconds to minutes, real rotations."""
+    """build(variant, dtype) -> a small model in which every part matters: memories from seconds to minutes,
+    real rotations."""
 
     def make(variant="full", dtype=torch.float64, config=None, seed=0):
         torch.manual_seed(seed)
@@ -51,6 +54,8 @@ def features():
     """features(frames) -> (lanes, frames, 10) in float64."""
 
     def make(frames, lanes=1, seed=1):
-        return torch.randn(lanes, frames, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        return torch.randn(
+            lanes, frames, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        )
 
     return make

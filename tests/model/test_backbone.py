@@ -13,7 +13,9 @@ from surgicalmamba.errors import CheckpointError, ConfigError, InputError
 from surgicalmamba.model.backbone import BackboneConfig, ConvNeXt, to_timm_names
 from surgicalmamba.model.surgical_mamba import ModelConfig
 
-SMALL = BackboneConfig(depths=(1, 1, 2, 1), widths=(8, 16, 24, 32), image_size=64, frozen_stages=0, micro_batch=3)
+SMALL = BackboneConfig(
+    depths=(1, 1, 2, 1), widths=(8, 16, 24, 32), image_size=64, frozen_stages=0, micro_batch=3
+)
 
 
 @pytest.fixture
@@ -21,7 +23,9 @@ def backbone():
     torch.manual_seed(0)
     net = ConvNeXt(SMALL).eval()
     for name, parameter in net.named_parameters():
-        torch.nn.init.normal_(parameter, std=0.3, mean=1.0 if name.endswith(("gamma", "norm.weight")) else 0.0)
+        torch.nn.init.normal_(
+            parameter, std=0.3, mean=1.0 if name.endswith(("gamma", "norm.weight")) else 0.0
+        )
     return net
 
 
@@ -32,7 +36,9 @@ def reference_forward(weights, x):
         return F.layer_norm(x, x.shape[-1:], weights[prefix + ".weight"], weights[prefix + ".bias"], 1e-6)
 
     def conv(x, prefix, **options):  # channels last in and out
-        return F.conv2d(x.movedim(-1, 1), weights[prefix + ".weight"], weights[prefix + ".bias"], **options).movedim(1, -1)
+        return F.conv2d(
+            x.movedim(-1, 1), weights[prefix + ".weight"], weights[prefix + ".bias"], **options
+        ).movedim(1, -1)
 
     x = norm(conv(x.movedim(1, -1), "stem.0", stride=4), "stem.1")
     for stage, depth in enumerate(SMALL.depths):
@@ -43,20 +49,26 @@ def reference_forward(weights, x):
             b = f"{here}.blocks.{block}"
             y = norm(conv(x, f"{b}.conv_dw", padding=3, groups=x.shape[-1]), f"{b}.norm")
             y = F.gelu(F.linear(y, weights[f"{b}.mlp.fc1.weight"], weights[f"{b}.mlp.fc1.bias"]))
-            x = x + weights[f"{b}.gamma"] * F.linear(y, weights[f"{b}.mlp.fc2.weight"], weights[f"{b}.mlp.fc2.bias"])
+            x = x + weights[f"{b}.gamma"] * F.linear(
+                y, weights[f"{b}.mlp.fc2.weight"], weights[f"{b}.mlp.fc2.bias"]
+            )
     return x.mean((1, 2))
 
 
 def test_it_computes_convnext_and_averages_the_last_stage_without_a_final_norm(backbone):
     frames = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        torch.testing.assert_close(backbone(frames), reference_forward(backbone.state_dict(), frames), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            backbone(frames), reference_forward(backbone.state_dict(), frames), rtol=1e-4, atol=1e-4
+        )
 
 
 def test_convnext_tiny_has_timms_names_and_sizes():
     with torch.device("meta"):
         names = dict(ConvNeXt(BackboneConfig()).named_parameters())
-    assert sum(p.numel() for p in names.values()) == 27_820_128 - 1_536  # without the classifier's norm, which no feature uses
+    assert (
+        sum(p.numel() for p in names.values()) == 27_820_128 - 1_536
+    )  # without the classifier's norm, which no feature uses
     assert names["stages.2.blocks.8.mlp.fc1.weight"].shape == (1536, 384)
     assert names["stages.3.downsample.1.weight"].shape == (768, 384, 2, 2)
     assert names["stem.0.weight"].shape == (96, 3, 4, 4)
@@ -78,7 +90,9 @@ def test_stem_and_bottom_two_stages_are_frozen_by_default():
     with torch.device("meta"):
         net = ConvNeXt(BackboneConfig())
     frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
-    assert frozen == {name for name, _ in net.named_parameters() if name.startswith(("stem.", "stages.0.", "stages.1."))}
+    assert frozen == {
+        name for name, _ in net.named_parameters() if name.startswith(("stem.", "stages.0.", "stages.1."))
+    }
     assert sum(p.numel() for p in net.parameters() if not p.requires_grad) == 4_896 + 237_888 + 992_256
 
 
@@ -93,7 +107,9 @@ def test_micro_batches_and_recomputation_change_neither_features_nor_gradients(b
         gradients.append([features.detach(), *(p.grad for p in net.parameters())])
     for other in gradients[1:]:
         for ours, reference in zip(other, gradients[0], strict=True):
-            torch.testing.assert_close(ours, reference, rtol=1e-4, atol=1e-4 * float(reference.abs().max() + 1))
+            torch.testing.assert_close(
+                ours, reference, rtol=1e-4, atol=1e-4 * float(reference.abs().max() + 1)
+            )
 
 
 def test_a_copy_for_pixels_gives_the_features_of_the_normalised_image_and_leaves_the_original_alone(backbone):
@@ -110,16 +126,28 @@ def as_torchvision(name):
     name = re.sub(r"^stem\.([01])\.", r"features.0.\1.", name)
     name = re.sub(r"^stages\.(\d)\.downsample\.", lambda m: f"features.{2 * int(m[1])}.", name)
     name = re.sub(r"^stages\.(\d)\.blocks\.", lambda m: f"features.{2 * int(m[1]) + 1}.", name)
-    for theirs, ours in (("block.0", "conv_dw"), ("block.2", "norm"), ("block.3", "mlp.fc1"), ("block.5", "mlp.fc2")):
+    for theirs, ours in (
+        ("block.0", "conv_dw"),
+        ("block.2", "norm"),
+        ("block.3", "mlp.fc1"),
+        ("block.5", "mlp.fc2"),
+    ):
         name = name.replace(f".{ours}.", f".{theirs}.")
     return name.replace(".gamma", ".layer_scale")
 
 
 def as_hugging_face(name):
-    name = name.replace("stem.0.", "convnext.embeddings.patch_embeddings.").replace("stem.1.", "convnext.embeddings.layernorm.")
+    name = name.replace("stem.0.", "convnext.embeddings.patch_embeddings.").replace(
+        "stem.1.", "convnext.embeddings.layernorm."
+    )
     name = re.sub(r"^stages\.(\d)\.downsample\.", r"convnext.encoder.stages.\1.downsampling_layer.", name)
     name = re.sub(r"^stages\.(\d)\.blocks\.", r"convnext.encoder.stages.\1.layers.", name)
-    for theirs, ours in (("dwconv", "conv_dw"), ("layernorm", "norm"), ("pwconv1", "mlp.fc1"), ("pwconv2", "mlp.fc2")):
+    for theirs, ours in (
+        ("dwconv", "conv_dw"),
+        ("layernorm", "norm"),
+        ("pwconv1", "mlp.fc1"),
+        ("pwconv2", "mlp.fc2"),
+    ):
         name = name.replace(f".{ours}.", f".{theirs}.")
     return name.replace(".gamma", ".layer_scale_parameter")
 
@@ -128,7 +156,11 @@ def as_original(name):
     name = re.sub(r"^stem\.([01])\.", r"downsample_layers.0.\1.", name)
     name = re.sub(r"^stages\.(\d)\.downsample\.", r"downsample_layers.\1.", name)
     name = re.sub(r"^stages\.(\d)\.blocks\.", r"stages.\1.", name)
-    return name.replace(".conv_dw.", ".dwconv.").replace(".mlp.fc1.", ".pwconv1.").replace(".mlp.fc2.", ".pwconv2.")
+    return (
+        name.replace(".conv_dw.", ".dwconv.")
+        .replace(".mlp.fc1.", ".pwconv1.")
+        .replace(".mlp.fc2.", ".pwconv2.")
+    )
 
 
 CLASSIFIERS = {
@@ -137,7 +169,12 @@ CLASSIFIERS = {
     "hugging-face": ("convnext.layernorm.weight", "classifier.weight"),
     "original": ("norm.weight", "head.weight"),
 }
-NAMINGS = {"timm": lambda name: name, "torchvision": as_torchvision, "hugging-face": as_hugging_face, "original": as_original}
+NAMINGS = {
+    "timm": lambda name: name,
+    "torchvision": as_torchvision,
+    "hugging-face": as_hugging_face,
+    "original": as_original,
+}
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
@@ -145,7 +182,10 @@ NAMINGS = {"timm": lambda name: name, "torchvision": as_torchvision, "hugging-fa
 def test_imagenet_weights_load_in_every_known_naming(backbone, tmp_path, naming, kind):
     theirs = {NAMINGS[naming](name): value for name, value in backbone.state_dict().items()}
     if naming == "torchvision":
-        theirs = {name: value[:, None, None] if name.endswith("layer_scale") else value for name, value in theirs.items()}
+        theirs = {
+            name: value[:, None, None] if name.endswith("layer_scale") else value
+            for name, value in theirs.items()
+        }
     theirs |= {name: torch.randn(10, 32) for name in CLASSIFIERS[naming]}
     file = tmp_path / ("w.safetensors" if kind == "safetensors" else "w.pth")
     if kind == "safetensors":
@@ -173,7 +213,9 @@ def test_weights_of_another_size_are_refused_with_a_report(backbone, tmp_path):
 def test_offline_a_hub_id_gives_one_clear_line(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     model = sm.SurgicalMamba(ModelConfig.preset("tiny"))
-    with pytest.raises(CheckpointError, match=r"no folder 'timm/convnext_tiny.in12k_ft_in1k' here.*download the repository") as caught:
+    with pytest.raises(
+        CheckpointError, match=r"no folder 'timm/convnext_tiny.in12k_ft_in1k' here.*download the repository"
+    ) as caught:
         sm.load_backbone(model, "timm/convnext_tiny.in12k_ft_in1k")
     assert "\n" not in str(caught.value)
 

@@ -36,7 +36,11 @@ def test_a_checkpoint_from_before_newer_settings_gives_the_answers_it_gave(build
     model.save(tmp_path)
     about = json.loads((tmp_path / "config.json").read_text())
     del about["model"]["dropout"]
-    for path in (about["model"]["block"]["slow"], about["model"]["block"]["fast"], about["model"]["head"]["path"]):
+    for path in (
+        about["model"]["block"]["slow"],
+        about["model"]["block"]["fast"],
+        about["model"]["head"]["path"],
+    ):
         del path["a_min"], path["a_max"]
     del about["model"]["block"]["slow"]["intensity"]["d_hidden_min"]
     (tmp_path / "config.json").write_text(json.dumps(about))
@@ -67,13 +71,17 @@ def test_weights_that_fit_by_name_and_shape_are_taken_and_the_others_are_reporte
 
 def test_a_checkpoint_of_which_nothing_fits_is_refused(tmp_path):
     build_recognizer("lstm", 5, 3).save(tmp_path)
-    with pytest.raises(CheckpointError, match=r"no weight of .*model\.safetensors fits the model: .* missing"):
+    with pytest.raises(
+        CheckpointError, match=r"no weight of .*model\.safetensors fits the model: .* missing"
+    ):
         load_fitting(sm.SurgicalMamba(ModelConfig.preset("tiny", backbone=None, d_feature=5)), tmp_path)
 
 
 def test_the_folder_of_a_training_run_stands_for_its_best_model(tmp_path):
     for name in ("best", "last"):
-        sm.SurgicalMamba(ModelConfig.preset("tiny", phases=(name, "end"), n_phases=2)).save(tmp_path / "run" / name)
+        sm.SurgicalMamba(ModelConfig.preset("tiny", phases=(name, "end"), n_phases=2)).save(
+            tmp_path / "run" / name
+        )
     assert sm.load(tmp_path / "run").config.phases == ("best", "end")
     assert sm.load(tmp_path / "run" / "last").config.phases == ("last", "end")
 
@@ -110,7 +118,9 @@ BREAKAGES = {
     "truncated or damaged": cut_weights,
     "was not written by surgicalmamba": lambda f: change(f, lambda a: a.pop("model")),
     "upgrade surgicalmamba": lambda f: change(f, lambda a: a.update(format=99)),
-    "unknown setting 'n_phasez': did you mean 'n_phases'": lambda f: change(f, lambda a: a["model"].update(n_phasez=7)),
+    "unknown setting 'n_phasez': did you mean 'n_phases'": lambda f: change(
+        f, lambda a: a["model"].update(n_phasez=7)
+    ),
     "mis-shaped": lambda f: change(f, lambda a: a["model"].update(n_phases=9)),
     "missing": lambda f: change(f, lambda a: a["model"].update(n_blocks=3)),
     "unexpected": lambda f: change(f, lambda a: a["model"].update(n_blocks=1)),
@@ -128,7 +138,11 @@ def test_a_broken_checkpoint_gives_one_line_that_names_the_file(saved, message):
 def test_a_path_that_does_not_exist_is_no_hub_id():
     with pytest.raises(CheckpointError, match="is no checkpoint"):
         sm.load("./runs/nothing")
-    assert looks_like_hub_id("owner/model") and not looks_like_hub_id("./owner/model") and not looks_like_hub_id("a/b/c")
+    assert (
+        looks_like_hub_id("owner/model")
+        and not looks_like_hub_id("./owner/model")
+        and not looks_like_hub_id("a/b/c")
+    )
 
 
 def test_a_hub_repository_in_the_local_cache_loads_offline(saved, tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
-"""One function for any length: however a procedure is cut into calls, logits, final state and gradients are the same."""
+"""One function for any length: however a procedure is cut into calls, logits, final state and gradients are
+the same."""
 
 import random
 
@@ -53,11 +54,23 @@ def test_any_cut_of_a_procedure_gives_the_same_logits_state_and_gradients(build,
     for cuts in ([FRAMES], CUTS[cut]):
         logits, intensity, state = run(model, x, cuts)
         loss = (logits * torch.linspace(-1, 1, logits.numel(), dtype=x.dtype).reshape(logits.shape)).sum()
-        loss = loss + sum(t.square().mean() for t in state.tensors()) + (0 if intensity is None else intensity.square().sum())
+        loss = (
+            loss
+            + sum(t.square().mean() for t in state.tensors())
+            + (0 if intensity is None else intensity.square().sum())
+        )
         model.zero_grad()
         (dx,) = torch.autograd.grad(loss, x, retain_graph=True)
         loss.backward()
-        results.append((logits, intensity, state, dx, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}))
+        results.append(
+            (
+                logits,
+                intensity,
+                state,
+                dx,
+                {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None},
+            )
+        )
     (logits, intensity, state, dx, grads), (logits_cut, intensity_cut, state_cut, dx_cut, grads_cut) = results
     torch.testing.assert_close(logits_cut, logits, rtol=1e-9, atol=1e-9)
     if intensity is not None:
@@ -67,7 +80,9 @@ def test_any_cut_of_a_procedure_gives_the_same_logits_state_and_gradients(build,
     assert grads.keys() == grads_cut.keys() and grads
     for name, grad in grads.items():
         scale = float(grad.abs().max()) + 1e-30
-        torch.testing.assert_close(grads_cut[name], grad, rtol=1e-9, atol=1e-9 * max(1.0, scale), msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            grads_cut[name], grad, rtol=1e-9, atol=1e-9 * max(1.0, scale), msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -101,7 +116,9 @@ def test_the_past_before_the_clip_reaches_the_present_through_the_slow_path(buil
     changed = x.clone()
     changed[:, 10] += 1.0  # first clip; frame 110 lies in the third
     with torch.no_grad():
-        difference = (model.forward_features(x).logits - model.forward_features(changed).logits)[:, 100:].abs().max()
+        difference = (
+            (model.forward_features(x).logits - model.forward_features(changed).logits)[:, 100:].abs().max()
+        )
     assert difference > 1e-9
 
 
@@ -111,9 +128,15 @@ def test_lanes_at_different_frames_of_their_procedures_do_not_disturb_each_other
     starts, more = (0, 13, 50, 96), 60
     procedures = features(max(starts) + more, lanes=len(starts))
     with torch.no_grad():
-        alone = [model.forward_features(procedures[i : i + 1, : start + more]) for i, start in enumerate(starts)]
+        alone = [
+            model.forward_features(procedures[i : i + 1, : start + more]) for i, start in enumerate(starts)
+        ]
         prefixes = [model.initial_state(1)]
-        prefixes += [model.forward_features(procedures[i : i + 1, :start]).state for i, start in enumerate(starts) if start]
+        prefixes += [
+            model.forward_features(procedures[i : i + 1, :start]).state
+            for i, start in enumerate(starts)
+            if start
+        ]
         together = torch.stack([procedures[i, start : start + more] for i, start in enumerate(starts)])
         output = model.forward_features(together, ModelState.stack(prefixes))
     for i, start in enumerate(starts):

@@ -44,7 +44,9 @@ def test_golden_logits_and_intensities_in_float32(small_model, golden):
         output = small_model.forward_features(torch.from_numpy(golden["features"]))
     np.testing.assert_allclose(output.logits[0], golden["logits"], rtol=0, atol=3e-5)
     np.testing.assert_allclose(output.intensity_logits[0].T, golden["lambda_logits"], rtol=0, atol=3e-5)
-    np.testing.assert_allclose(torch.sigmoid(output.intensity_logits[0]).T, golden["lambdas"], rtol=0, atol=3e-5)
+    np.testing.assert_allclose(
+        torch.sigmoid(output.intensity_logits[0]).T, golden["lambdas"], rtol=0, atol=3e-5
+    )
 
 
 def test_golden_logits_and_intensities_in_float64(small_model, golden):
@@ -85,19 +87,27 @@ def test_golden_intermediate_values(small_model, golden):
     names = [name.removeprefix("mid_") for name in golden.files if name.startswith("mid_")]
     assert len(names) == 11
     for name in names:
-        np.testing.assert_allclose(torch.cat(seen[name]), golden[f"mid_{name}"], rtol=0, atol=3e-5, err_msg=name)
+        np.testing.assert_allclose(
+            torch.cat(seen[name]), golden[f"mid_{name}"], rtol=0, atol=3e-5, err_msg=name
+        )
 
 
 def test_golden_slow_states_after_every_clip(small_model, golden):
     state, start = None, 0
     for clip, length in enumerate(golden["clip_lens"]):
         with torch.no_grad():
-            state = small_model.forward_features(torch.from_numpy(golden["features"][:, start : start + length]), state).state
+            state = small_model.forward_features(
+                torch.from_numpy(golden["features"][:, start : start + length]), state
+            ).state
         start += length
         for block in range(2):
             slow = state.blocks[block].slow
-            np.testing.assert_allclose(slow.ssm[0], golden[f"slow_ssm_after_clip{clip}_block{block}"], rtol=0, atol=3e-5)
-            np.testing.assert_allclose(slow.conv_tail[0].T, golden[f"slow_conv_after_clip{clip}_block{block}"], rtol=0, atol=3e-5)
+            np.testing.assert_allclose(
+                slow.ssm[0], golden[f"slow_ssm_after_clip{clip}_block{block}"], rtol=0, atol=3e-5
+            )
+            np.testing.assert_allclose(
+                slow.conv_tail[0].T, golden[f"slow_conv_after_clip{clip}_block{block}"], rtol=0, atol=3e-5
+            )
 
 
 def test_every_key_of_the_full_size_release_has_its_place(release_data):
@@ -105,7 +115,8 @@ def test_every_key_of_the_full_size_release_has_its_place(release_data):
     weights = {key: torch.empty(shape, device="meta") for key, shape, _ in listing}
     config = infer_config(weights, clip_len=128, chunk_len=64, head_chunk_len=32)
     assert (
-        config == sm.ModelConfig.preset("release").with_(block=config.block, head=config.head) and config.block.slow.dt_rank == 48
+        config == sm.ModelConfig.preset("release").with_(block=config.block, head=config.head)
+        and config.block.slow.dt_rank == 48
     )  # sizes are explicit in what was read from the file
     with torch.device("meta"):
         needed = {name: value.shape for name, value in sm.SurgicalMamba(config).state_dict().items()}
@@ -115,7 +126,11 @@ def test_every_key_of_the_full_size_release_has_its_place(release_data):
 def test_sizes_come_from_the_shapes(small_model):
     config = small_model.config
     assert (config.d_model, config.n_blocks, config.n_phases, config.clip_len) == (64, 2, 5, 16)
-    assert (config.block.slow.d_state, config.block.slow.rotation.rank, config.head.path.rotation.rank) == (16, 4, 16)
+    assert (config.block.slow.d_state, config.block.slow.rotation.rank, config.head.path.rotation.rank) == (
+        16,
+        4,
+        16,
+    )
     assert (config.block.slow.chunk_len, config.block.fast.chunk_len, config.head.path.chunk_len) == (8, 8, 8)
 
 
@@ -138,7 +153,10 @@ def test_wrong_truncated_and_dangerous_files_each_give_one_clear_line(small_file
     torch.save({"model": Payload()}, tmp_path / "code.pth")
     torch.save([1, 2, 3], tmp_path / "list.pth")
     torch.save({"model": {"fc.weight": torch.zeros(2, 2)}}, tmp_path / "other.pth")
-    torch.save({"model": {k: v for k, v in weights.items() if not k.startswith("frame_norm")}}, tmp_path / "missing.pth")
+    torch.save(
+        {"model": {k: v for k, v in weights.items() if not k.startswith("frame_norm")}},
+        tmp_path / "missing.pth",
+    )
     torch.save({"model": weights | {"extra.weight": torch.zeros(1)}}, tmp_path / "extra.pth")
     torch.save({"model": weights | {"frame_norm.weight": torch.zeros(9)}}, tmp_path / "shape.pth")
     with zipfile.ZipFile(tmp_path / "archive.pth", "w") as archive:

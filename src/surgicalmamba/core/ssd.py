@@ -4,7 +4,7 @@ Two forms of one map: `ssd_step` advances one frame, `ssd_scan` any number of th
 agree in value, final state and every gradient. `scan` takes a fused kernel where one passes a parity check.
 
 Shapes: x (b, l, h, p), dt (b, l, h) positive, A (h) negative, B and C (b, l, h, n), state (b, h, p, n). A
-step has no l. State, step, scan and rotation stay in full precision whatever autocast says: the state is
+step has no l. State, step, scan and rotation stay in full precision under autocast too: the state is
 multiplied by a decay near one tens of thousands of times, and the solve behind a rotation must not change a
 norm."""
 

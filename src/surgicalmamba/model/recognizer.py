@@ -302,7 +302,7 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
                 for name, tensor in zip(memory.names(), memory.tensors(), strict=True):
                     if not torch.isfinite(tensor).all():
                         where = f"{part_of_name(name)}, lane {lane}, before frame {seen}"
-                        message = f"the state given is not finite in {where}; start from a new state."
+                        message = f"the state is not finite in {where}; start from a new state."
                         return NonFiniteError(message, lane)
                 for frame in range(features.shape[1]):
                     output = self.advance(features[lane : lane + 1, frame : frame + 1], memory)

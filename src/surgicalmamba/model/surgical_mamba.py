@@ -55,7 +55,7 @@ class IntensityConfig(Section):
     """The network that enlarges the slow path's step at phase boundaries (section 3.3)."""
 
     reduction: Positive = Field(16, description="d_inner over hidden width. Paper: a small MLP; release: 16.")
-    d_hidden_min: Positive = Field(1, description="Least hidden width. Paper: not given; release: 8.")
+    d_hidden_min: Positive = Field(1, description="Least hidden width. Release: 8.")
     memory: tuple[Annotated[int, Field(ge=2)], ...] = Field(
         (),
         description="Frames of running means that the network also reads, such as [8, 32, 128]. Paper: none, "
@@ -93,12 +93,10 @@ class PathConfig(Section):
         if self.a_min > self.a_max:
             raise ValueError(f"a_min={self.a_min} is larger than a_max={self.a_max}; swap them.")
         if self.rotation is not None:
-            largest = self.d_state // 2 if self.rotation.kind == "pairs" else self.d_state
-            if self.rotation.rank > largest:
-                raise ValueError(
-                    f"rotation.rank={self.rotation.rank} is too large for d_state={self.d_state} with "
-                    f"rotation.kind={self.rotation.kind}; use a rank of at most {largest}."
-                )
+            is_half, rank = self.rotation.kind == "pairs", self.rotation.rank
+            largest, name = (self.d_state // 2, "half of d_state") if is_half else (self.d_state, "d_state")
+            if rank > largest:
+                raise ValueError(f"rotation.rank={rank} exceeds {name}={largest}; use at most {largest}.")
         if self.rotary and self.d_state < 4:
             raise ValueError(f"rotary needs a d_state of at least 4, not {self.d_state}; it turns half.")
         return self
