@@ -44,7 +44,7 @@ def examine() -> list[Finding]:
         *_required(),
         *_torch(),
         *(_optional(*part) for part in OPTIONAL_PARTS),
-        _program("ffmpeg", "baseline of `bench data`", "install it by the package manager", "ffmpeg"),
+        _program("ffmpeg", "baseline of `bench data`", "install it with the package manager", "ffmpeg"),
     ]
 
 

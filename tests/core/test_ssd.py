@@ -23,8 +23,8 @@ def step_loop(x, dt, A, B, C, state):
 
 
 def test_two_frames_by_hand():
-    # one head of width 1, state width 1: h1 = e^{-0.5} 2 + 0.5*3*1, y1 = 4 h1; h2 = e^{-1} h1 + 1*1*2, y2 =
-    # -h2
+    # one head of width 1, state width 1: h1 = e^{-0.5} 2 + 0.5*3*1, y1 = 4 h1;
+    # h2 = e^{-1} h1 + 1*1*2, y2 = -h2
     def number(*values):
         return torch.tensor(values, dtype=torch.float64).reshape(1, -1, 1, 1)
 
