@@ -78,7 +78,7 @@ class PathConfig(Section):
     dt_min: float = Field(0.001, gt=0, description="Smallest initial step. Mamba's usual range.")
     dt_max: float = Field(0.1, gt=0, description="Largest initial step. Mamba's usual range.")
     dt_shift: float = Field(0.0, description="Added to the initial bias of dt. Release: -2 in slow.")
-    a_min: float = Field(1.0, gt=0, description="Smallest initial decay rate |A|, uniform over heads.")
+    a_min: float = Field(1.0, gt=0, description="Smallest initial |A|, uniform over heads. Mamba-2: 1.")
     a_max: float = Field(16.0, gt=0, description="Largest initial decay rate. Mamba-2: 16; release: d_state.")
     rotation: RotationConfig | None = Field(RotationConfig(), description="State regramming; null: none.")
     intensity: IntensityConfig | None = Field(None, description="In the slow path only (section 3.3).")
