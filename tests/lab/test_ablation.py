@@ -13,11 +13,18 @@ from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.eval.compare import compare_spread
 from surgicalmamba.report.sections import circumstances
 from surgicalmamba.train.run import fit_model
-from surgicalmamba_lab.studies.ablation import AblationPlan, ablation_systems, at_rate, best_rates, run_ablation
-from surgicalmamba_lab.studies.ablation_figure import draw_ablation
-from surgicalmamba_lab.studies.ablation_report import beside_paper, summary, write_ablation
-from surgicalmamba_lab.studies.benchmark import system_jobs
-from surgicalmamba_lab.studies.runner import run_jobs
+from surgicalmamba_lab.studies.ablation import (
+    AblationPlan,
+    ablation_systems,
+    at_rate,
+    beside_paper,
+    best_rates,
+    draw_ablation,
+    run_ablation,
+    summary,
+    write_ablation,
+)
+from surgicalmamba_lab.studies.runs import run_jobs, system_jobs
 from toy import train_here
 
 

@@ -16,10 +16,9 @@ from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.eval.protocols import PROTOCOLS
 from surgicalmamba.report.sections import circumstances, refresh_page
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba_lab.studies import runner
-from surgicalmamba_lab.studies.benchmark import benchmark_jobs
+from surgicalmamba_lab.studies import runs as runner
 from surgicalmamba_lab.studies.results import comparisons, gather, markdown, write_results
-from surgicalmamba_lab.studies.runner import run_jobs
+from surgicalmamba_lab.studies.runs import benchmark_jobs, run_jobs
 
 
 def command(recipe_file, toy, out, *more):

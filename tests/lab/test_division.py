@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError, StudyError
-from surgicalmamba_lab.studies.division import divided, fold_splits, tuning_split
+from surgicalmamba_lab.studies.runs import divided, fold_splits, tuning_split
 
 
 def test_folds_are_every_nth_video_of_train_and_val_and_leave_the_test_videos_out(toy):

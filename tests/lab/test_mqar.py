@@ -13,11 +13,20 @@ import torch
 
 from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.report.sections import circumstances
-from surgicalmamba_lab.studies.mqar import CellResult, Recall, final_runs, gather_recall, rate_runs, train_all, write_recall
-from surgicalmamba_lab.studies.mqar_config import PRESETS, VARIANTS, Cell, MqarConfig, preset_config
-from surgicalmamba_lab.studies.mqar_model import RecallModel
-from surgicalmamba_lab.studies.mqar_report import draw_recall, recall_section, recall_table
-from surgicalmamba_lab.studies.mqar_train import Progress, RecallRun, build, rate_share, train_run, training_batch
+from surgicalmamba_lab.studies.mqar import (
+    CellResult,
+    Recall,
+    draw_recall,
+    final_runs,
+    gather_recall,
+    rate_runs,
+    recall_section,
+    recall_table,
+    train_all,
+    write_recall,
+)
+from surgicalmamba_lab.studies.mqar_task import PRESETS, VARIANTS, Cell, MqarConfig, preset_config
+from surgicalmamba_lab.studies.mqar_train import Progress, RecallModel, RecallRun, build, rate_share, train_run, training_batch
 
 CELL = Cell(64, 64, 8, 16)
 STEPS = {"warmup_updates": 4, "min_updates": 24, "max_updates": 24, "save_every": 3, "compile": False}
@@ -258,7 +267,7 @@ def test_gains_have_intervals_over_seeds_and_the_words_that_these_allow(tmp_path
     assert rows[2][2] == "content" and rows[2][5] == "ahead" and rows[2][9] == "1,030 (+3.0 %)"
     assert rows[3][6] == "never"
     assert "over seeds and test sequences together" in recall_section("MQAR", [found], 3, circumstances("a command"))
-    document = json.loads(write_recall(tmp_path, TINY, [found], circumstances("a command")).read_text())
+    document = json.loads(write_recall([found], TINY, 3, tmp_path, circumstances("a command")).read_text())
     assert document["cells"]["T64-V64-N4-d32"]["content"]["gain"]["difference"] == pytest.approx(20.0)
 
 
@@ -279,8 +288,8 @@ def test_the_figure_has_a_panel_for_each_cell_and_a_dot_for_each_seed():
 def test_runs_are_trained_once_and_an_error_of_one_ends_the_study(tmp_path):
     runs = rate_runs(TINY.with_(min_updates=4, max_updates=4), 1)
     seen = []
-    train_all(runs, tmp_path, 1, lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 2), (2, 2)]
+    train_all(runs, tmp_path, 1, seen.append)
+    assert seen == [1, 2]
     stamps = [file.stat().st_mtime_ns for file in sorted(tmp_path.glob("cells/*/result.json"))]
     train_all(runs, tmp_path, 1)
     assert [file.stat().st_mtime_ns for file in sorted(tmp_path.glob("cells/*/result.json"))] == stamps

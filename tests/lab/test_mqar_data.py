@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba_lab.studies.mqar_data import make_batch
+from surgicalmamba_lab.studies.mqar_task import make_batch
 
 
 @given(st.integers(1, 5), st.integers(1, 8), st.integers(0, 6), st.integers(0, 2**32 - 1))

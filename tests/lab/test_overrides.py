@@ -9,8 +9,8 @@ from surgicalmamba.config import load_config
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba_lab.studies.ablation import ablation_systems
-from surgicalmamba_lab.studies.benchmark import benchmark_jobs, benchmark_systems
 from surgicalmamba_lab.studies.peers import peer_systems
+from surgicalmamba_lab.studies.runs import benchmark_jobs, benchmark_systems
 from surgicalmamba_lab.studies.sensitivity import sweep_systems
 
 
@@ -62,10 +62,10 @@ def test_what_the_dataset_decides_is_refused(call, study):
 
 NOT_TAKEN = {
     ("ablation", "variant=without-z"): "variant=without-z would not be used: the rows of an ablation are variants",
-    ("ablation", "recognizer=lstm"): "study ablation takes SurgicalMamba apart, and the recipe trains lstm",
+    ("ablation", "recognizer=lstm"): "study ablation changes parts of SurgicalMamba, and the recipe trains lstm",
     ("ablation", "loss.smooth_weight=0"): "rows full and without-smooth would be the same",
     ("ablation", "model.block.fast=null"): "rows z-only and without-lambda would be the same",
-    ("sensitivity", "recognizer=lstm"): "study sensitivity takes SurgicalMamba apart, and the recipe trains lstm",
+    ("sensitivity", "recognizer=lstm"): "study sensitivity changes parts of SurgicalMamba, and the recipe trains lstm",
     ("sensitivity", "variant=without-z"): "the recipe has no rotation to sweep",
     ("peers", "variant=without-z"): "variant=without-z would not be used: a comparison trains every network as it is",
     ("peers", "recognizer=lstm"): "recognizer=lstm would not be used: a comparison trains every network as it is",

@@ -14,10 +14,19 @@ from surgicalmamba.peers.conformance import state_bytes
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba_lab.studies import peers as study_peers
 from surgicalmamba_lab.studies.ablation import AblationPlan
-from surgicalmamba_lab.studies.peers import peer_systems, run_peers, study_settings
+from surgicalmamba_lab.studies.peers import (
+    StepCost,
+    at_the_ends,
+    draw_tradeoff,
+    lengthened,
+    peer_systems,
+    run_peers,
+    step_costs,
+    study_settings,
+    summary,
+    write_peers,
+)
 from surgicalmamba_lab.studies.peers_overview import read_overview
-from surgicalmamba_lab.studies.peers_report import at_the_ends, draw_tradeoff, summary, write_peers
-from surgicalmamba_lab.studies.step_cost import StepCost, lengthened, step_costs
 
 
 def test_every_network_gets_the_same_recipe_and_clips_but_for_its_name_and_widths(recipe):
@@ -62,7 +71,7 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
         assert f", {protocol} |" in text
     assert "suit them better: hmm, lstm." in text  # two rates have no middle
     assert all(target.startswith("images/") for target in re.findall(r"\]\(([^)]+)\)", text))  # the page may lie anywhere
-    assert set(read_overview([tmp_path]).ranks) == {"hmm", "lstm"}  # what is written can be read again
+    assert set(read_overview([tmp_path]).networks) == {"hmm", "lstm"}  # what is written can be read again
     figure = draw_tradeoff(study)
     strict = {name: row["protocols"]["strict"]["jaccard"]["mean"] for name, row in results["rows"].items()}
     ranked = sorted(strict, key=lambda name: -strict[name])
@@ -70,7 +79,7 @@ def test_rates_are_swept_alike_and_every_network_is_scored_under_every_protocol(
     marks = {tuple(point[0].get_xydata()[0]) for point in figure.axes[0].containers}
     assert marks == {(results["step_costs"][name][2]["frame_ms"], strict[name]) for name in strict}
     assert (tmp_path / "tradeoff.svg").is_file() and "images/peers-toy-split-usual-tradeoff.png" in text
-    assert (tmp_path / "peers.png").stat().st_size > 10_000 and len(summary(study, study.scores.rows).splitlines()) == 3
+    assert (tmp_path / "peers.png").stat().st_size > 10_000 and len(summary(study).splitlines()) == 3
 
 
 def test_a_rate_without_a_neighbour_on_one_side_is_told():
@@ -110,6 +119,6 @@ def test_a_step_is_timed_at_every_length():
 def test_a_frame_costs_the_median_turn_and_its_slow_frames_are_told(monkeypatch):
     frames_s = [0.001, 0.003, 0.005, 0.005, 0.001, 0.001]  # three turns of two frames: means of 2, 5 and 1 ms
     ticks = iter([tick for frame in frames_s for tick in (10.0, 10.0 + frame)])
-    monkeypatch.setattr("surgicalmamba_lab.studies.step_cost.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("surgicalmamba_lab.studies.peers.time.perf_counter", lambda: next(ticks))
     (cost,) = step_costs(build("lstm", 4, 3, d_hidden=4), lengths=(10,), steps=2, turns=3)
     assert (cost.frame_ms, cost.p95_ms) == pytest.approx((2.0, 5.0))

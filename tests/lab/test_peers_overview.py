@@ -40,13 +40,14 @@ def robot(tmp_path):
 
 
 def test_equal_scores_share_their_ranks_and_ranks_are_averaged_over_datasets():
-    ranks = mean_ranks({"a": {"x": 3.0, "y": 2.0, "z": 2.0}, "b": {"x": 1.0, "y": 2.0, "z": 3.0}})
+    ranks = mean_ranks([{"x": 3.0, "y": 2.0, "z": 2.0}, {"x": 1.0, "y": 2.0, "z": 3.0}])
     assert ranks == {"x": (1 + 3) / 2, "y": (2.5 + 2) / 2, "z": (2.5 + 1) / 2}
 
 
 def test_networks_that_every_comparison_has_are_ranked_and_marked_where_a_difference_is_shown(tools, robot):
     overview = read_overview([tools, robot])
-    assert overview.ranks == {"ours": 1.5, "tcn": 1.5, "hmm": 3.0} and overview.first == "ours"
+    assert {name: network.mean_rank for name, network in overview.networks.items()} == {"ours": 1.5, "tcn": 1.5, "hmm": 3.0}
+    assert overview.first == "ours"
     header, ours, tcn, hmm = table(overview)
     assert header == ["", "memory", "tools", "robot", "mean rank", "ms at 100", "ms at 20,000", "MB at 20,000"]
     assert ours[2:5] == ["70.00 ± 0.50", "50.00 ± 0.50", "1.5"]
@@ -69,9 +70,9 @@ def test_a_later_comparison_on_a_dataset_counts_for_its_networks_but_not_for_the
     anew = finished(tmp_path / "anew", "tools", {"ours": (71.0, 0, 0), "hmm": (60.0, 8.0, 14.0), "extra": (1.0, 60.0, 80.0)})
     overview = read_overview([tools, robot, anew])
     assert overview.datasets == ("tools", "robot")
-    scores = {name: cells["tools"].jaccard for name, cells in overview.cells.items()}
+    scores = {name: network.strict_jaccard["tools"].jaccard for name, network in overview.networks.items()}
     assert scores == {"ours": 70.0, "tcn": 72.0, "hmm": 60.0}  # only what both datasets have
-    assert read_overview([tools, anew]).cells["extra"]["tools"].standing == "behind"
+    assert read_overview([tools, anew]).networks["extra"].strict_jaccard["tools"].standing == "behind"
 
 
 def test_a_dataset_may_be_given_another_name(tools, robot):
@@ -83,7 +84,7 @@ def test_the_figure_has_a_panel_per_dataset_and_one_for_the_cost(tools, robot):
     figure = draw_overview(overview)
     assert [axes.get_title() for axes in figure.axes] == ["tools", "robot", "live frame, published sizes"]
     drawn = [float(mark.lines[0].get_xdata()[0]) for mark in figure.axes[1].containers]
-    assert drawn == [overview.cells[name]["robot"].jaccard for name in overview.ranks]
+    assert drawn == [network.strict_jaccard["robot"].jaccard for network in overview.networks.values()]
 
 
 def test_the_command_prints_the_table_and_refreshes_a_page(monkeypatch, capsys, tmp_path, tools, robot):

@@ -10,8 +10,7 @@ from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.report.sections import circumstances
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba_lab.studies.sensitivity import KNOBS, run_sensitivity, sweep_systems
-from surgicalmamba_lab.studies.sensitivity_report import draw_sensitivity, ranges, write_sensitivity
+from surgicalmamba_lab.studies.sensitivity import KNOBS, draw_sensitivity, ranges, run_sensitivity, sweep_systems, write_sensitivity
 from toy import train_here
 
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from surgicalmamba_lab.bench.decode import measure_decode, write_pattern
+from surgicalmamba_lab.bench.data import measure_decode, write_pattern
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from surgicalmamba.data.clips import ClipLoader
-from surgicalmamba_lab.bench.loading import measure_loading, report_lines
+from surgicalmamba_lab.bench.data import measure_loading
 
 
 def test_every_way_delivers_all_frames_and_ratios_refer_to_the_first_row(monkeypatch):
@@ -28,6 +28,6 @@ def test_every_way_delivers_all_frames_and_ratios_refer_to_the_first_row(monkeyp
     assert report.loading[0].frames_per_s == pytest.approx(24 / report.loading[0].timing.median_ms * 1e3)
     assert report.rendering[0].frames_per_s == pytest.approx(8 / report.rendering[0].timing.median_ms * 1e3)
     assert report.stored_size == 250 and report.bytes_per_frame > 1000
-    lines = report_lines(report)
+    lines = report.lines()
     assert len(lines) == 2 + len(report.loading) + len(report.rendering)
     assert all(row.way in "\n".join(lines) for row in report.loading + report.rendering)
