@@ -56,8 +56,8 @@ def options() -> None:
     """Studies by name."""
 
 
-study.command()(regime)
-study.command()(inspect)
+for verb in (regime, inspect):  # verbs of the product, available as studies too
+    study.command(help=(verb.__doc__ or "").replace("Example: surgicalmamba", "Example: surgicalmamba study"))(verb)
 
 
 @study.command()
