@@ -214,9 +214,7 @@ def measure_loading(
     with tempfile.TemporaryDirectory() as folder:
         dataset = _prepare(Path(folder) / "prepared", CLIPS * clip_len)
         videos = list(dataset.videos.values())
-        n_bytes = float(
-            np.mean([video.content_bytes / video.n_samples for video in dataset.manifest.videos.values()])
-        )
+        n_bytes = float(np.mean([v.content_bytes / v.n_samples for v in dataset.manifest.videos.values()]))
         augment, per_frame = Augment(), Augment(AugmentConfig(draw="frame"))
 
         def deliver(transform: Augment | WholeFrame, n_workers: int, prefetch: int) -> Callable[[], int]:

@@ -84,9 +84,7 @@ def bench_model(preset: str, runs: int, threads: int | None = None, quick: bool 
     clip_frames = slow.chunk_len if quick else config.clip_len
     features = torch.randn(1, clip_frames, config.feature_width)
     ways: dict[str, Run] = {"clip": run_clip, "steps": run_steps}
-    forward = take_turns(
-        {name: _without_grad(partial(run, model, features)) for name, run in ways.items()}, runs
-    )
+    forward = take_turns({k: _without_grad(partial(run, model, features)) for k, run in ways.items()}, runs)
     both = {name: train_call(run, model, features) for name, run in ways.items()}
     backward = take_turns(both, max(1, runs // 2), warmup=0 if quick else 1)
     frame = take_turns(frame_calls(model, features), 5 * runs, warmup=2)
@@ -238,8 +236,6 @@ def rotation_lines(results: list[RotationBench]) -> list[str]:
     text = ["state  rank   low-rank ms      dense ms   dense/low-rank  auto takes"]
     for r in results:
         times = f"{r.low_rank.median_ms:>13.3f} {r.dense.median_ms:>13.3f} {r.dense_over_low_rank:>16.2f}"
-        note = (
-            "" if r.chosen == r.measured_faster else "  (the other form was faster here: set rotation.form)"
-        )
+        note = "" if r.chosen == r.measured_faster else "  (the other was faster here: set rotation.form)"
         text.append(f"{r.d_state:>5} {r.rank:>5} {times}  {r.chosen}{note}")
     return text

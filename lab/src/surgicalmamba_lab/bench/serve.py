@@ -211,9 +211,7 @@ class Room(threading.Thread):
         record."""
         now_s = time.monotonic()
         self.estimate_ms += [1e3 * (now_s - self._sent_s[estimate.frame]) for estimate in estimates]
-        self.durable_ms += [
-            1e3 * (now_s - sent_s) for sent_s in self._sent_s[len(self.durable_ms) : durable + 1]
-        ]
+        self.durable_ms += [1e3 * (now_s - at_s) for at_s in self._sent_s[len(self.durable_ms) : durable + 1]]
 
 
 def percentiles(values: list[float]) -> dict[str, float]:

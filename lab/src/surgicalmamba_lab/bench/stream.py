@@ -146,9 +146,7 @@ def bench_stream(
             name: measure_pool(engine, max(3, runs // 3)) if pool else []
             for name, (engine, _) in opened.items()
         }
-        parities = {
-            name: None if parity is None else parity.as_dict() for name, (_, parity) in opened.items()
-        }
+        parities = {name: None if p is None else p.as_dict() for name, (_, p) in opened.items()}
         del opened
         if memory:
             model.save(folders["eager"])
@@ -387,9 +385,7 @@ def _draw_frames(axes: "Axes", rows: Sequence[EngineRow]) -> None:
         axes.barh(places, values, left=left, color=ink, label=label, height=0.6)
         left = [a + b for a, b in zip(left, values, strict=True)]
     for place, row, end in zip(places, rows, left, strict=True):
-        axes.text(
-            end, place, f"  {row.ordinary.median_ms:.0f} ms, x{row.speedup:.2f}", va="center", fontsize=9
-        )
+        axes.text(end, place, f"  {row.ordinary.median_ms:.0f} ms, x{row.speedup:.2f}", va="center", size=9)
     axes.set_yticks(places, [row.engine for row in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.4 * max(left))

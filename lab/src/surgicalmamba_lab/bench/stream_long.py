@@ -68,9 +68,7 @@ class LongRun:
 def bench_long(engine_name: str, n_frames: int, threads: int) -> LongRun:
     """The tiny preset on feature vectors of noise."""
     if n_frames < 3 * WINDOW:
-        raise InputError(
-            f"{n_frames} frames are too few to compare early with late ones; use {3 * WINDOW} or more."
-        )
+        raise InputError(f"{n_frames} frames are too few for early and late ones; use {3 * WINDOW} or more.")
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model = SurgicalMamba(ModelConfig.preset("tiny")).eval()

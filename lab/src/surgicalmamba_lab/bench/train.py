@@ -154,7 +154,7 @@ def _measure_in_child(task: StepTask) -> StepBench:
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if result.returncode != 0:
         raise SurgicalMambaError(
-            f"the measuring process ended with code {result.returncode}; its messages are above."
+            f"the measuring process failed ({result.returncode}); its messages are above."
         )
     values = json.loads(result.stdout)
     step, loader_alone = (Timing(**values.pop(name)) for name in ("step", "loader_alone"))

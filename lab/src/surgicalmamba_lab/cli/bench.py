@@ -82,9 +82,7 @@ def evaluate(
 
 @bench.command()
 def data(
-    video: Annotated[
-        Path | None, typer.Option(help="A recording to decode. Default: generated 720p patterns.")
-    ] = None,
+    video: Annotated[Path | None, typer.Option(help="A recording. Default: generated 720p patterns.")] = None,
     runs: Runs = 3,
     json: Json = False,
 ) -> None:
@@ -101,14 +99,10 @@ def data(
 @bench.command()
 def train(
     preset: Preset = "paper",
-    features: Annotated[
-        bool, typer.Option("--features", help="Only from stored features, not from pixels.")
-    ] = False,
+    features: Annotated[bool, typer.Option("--features", help="Only from stored features.")] = False,
     runs: Runs = 3,
     threads: Threads = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Short clips: shows that it runs, not how fast.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Short clips: that it runs, not how fast.")] = False,
     json: Json = False,
 ) -> None:
     """An optimizer step: frames per second, peak memory, and the shares of loader, backbone, temporal model,
@@ -180,9 +174,7 @@ def stream(
 
 @bench.command()
 def serve(
-    streams: Annotated[
-        list[int] | None, typer.Option(min=1, help="Rooms; repeatable. Default: 16 and 64.")
-    ] = None,
+    streams: Annotated[list[int] | None, typer.Option(min=1, help="Rooms. Default: 16 and 64.")] = None,
     minutes: Annotated[float, typer.Option(min=0.01, help="Length of each run.")] = 10.0,
     fps: Annotated[float, typer.Option(min=0.1, help="Frames per second of each room.")] = 1.0,
     quick: Annotated[bool, typer.Option("--quick", help="16 streams for half a minute.")] = False,

@@ -35,19 +35,13 @@ Out = Annotated[
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, put over the recipe.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")]
-Splits = Annotated[
-    str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; default: the dataset's first.")
-]
+Splits = Annotated[str | None, typer.Option(help="Splits by pattern, such as 'louo-*'; default: the first.")]
 Folds = Annotated[
-    int | None, typer.Option(min=2, help="Cut the first split's train and val videos into folds instead.")
+    int | None, typer.Option(min=2, help="Cut the first split's train and val into folds instead.")
 ]
-TrainFolds = Annotated[
-    int | None, typer.Option(min=1, help="With --folds: train on only so many of the other folds.")
-]
+TrainFolds = Annotated[int | None, typer.Option(min=1, help="With --folds: train on only so many others.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="One epoch a run: shows that everything works, not how well.")
-]
+Quick = Annotated[bool, typer.Option("--quick", help="One epoch a run: that everything works, not how well.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -57,7 +51,9 @@ def options() -> None:
 
 
 for verb in (regime, inspect):  # verbs of the product, available as studies too
-    study.command(help=(verb.__doc__ or "").replace("Example: surgicalmamba", "Example: surgicalmamba study"))(verb)
+    study.command(
+        help=(verb.__doc__ or "").replace("Example: surgicalmamba", "Example: surgicalmamba study")
+    )(verb)
 
 
 @study.command()
@@ -146,9 +142,7 @@ def ablation(
 
 @study.command()
 def sensitivity(
-    config: Annotated[
-        Path, typer.Option(help="The recipe, whose values are the defaults: a file of configs/.")
-    ],
+    config: Annotated[Path, typer.Option(help="The recipe with the default values: a file of configs/.")],
     data: Data,
     out: Out,
     overrides: Overrides = None,
@@ -156,9 +150,7 @@ def sensitivity(
     chunk: Annotated[str | None, typer.Option(help="Values of the chunk length in frames.")] = None,
     state: Annotated[str | None, typer.Option(help="Values of the state width N.")] = None,
     blocks: Annotated[str | None, typer.Option(help="Values of the number of blocks K.")] = None,
-    angle: Annotated[
-        str | None, typer.Option(help="Values of the rotation's mean start angle in radians.")
-    ] = None,
+    angle: Annotated[str | None, typer.Option(help="Values of the rotation's mean start angle, rad.")] = None,
     only: Annotated[
         str | None, typer.Option(help="Only these sweeps, such as rank,angle; default: all but angle.")
     ] = None,
@@ -245,11 +237,9 @@ def intensity(
     data: Data,
     rise: Annotated[float, typer.Option(help="sigma_L of the bursts, seconds (loss.rise_s).")] = 2.0,
     fall: Annotated[float, typer.Option(help="sigma_R of the bursts, seconds (loss.fall_s).")] = 12.0,
-    memory: Annotated[
-        str, typer.Option(help="Running means to try, in frames (intensity.memory).")
-    ] = "8,32,128",
+    memory: Annotated[str, typer.Option(help="Running means, in frames (intensity.memory).")] = "8,32,128",
     folds: Annotated[
-        int, typer.Option(min=2, help="Every video is scored by a classifier not trained on it.")
+        int, typer.Option(min=2, help="A video is scored by a classifier not trained on it.")
     ] = 5,
     seeds: Seeds = 3,
     docs: Docs = None,

@@ -151,9 +151,7 @@ def ablation_systems(config: TrainConfig, rows: Sequence[str] = ROWS) -> list[Sy
 
 def _refuse_equal_rows(systems: Sequence[System]) -> None:
     """A recipe that lacks a part already, such as loss.smooth_weight=0, has no row without it."""
-    networks = [
-        (system.config.model.variant(system.config.variant), system.config.loss) for system in systems
-    ]
+    networks = [(s.config.model.variant(s.config.variant), s.config.loss) for s in systems]
     for later, network in enumerate(networks):
         if (earlier := networks.index(network)) < later:
             raise ConfigError(

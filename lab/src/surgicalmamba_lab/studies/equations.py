@@ -81,9 +81,7 @@ class Section:
     def markdown(self) -> str:
         checks = [["statement", "numbers"], *([check.claim, check.text] for check in self.checks)]
         parts = ["", *markdown_table(self.table, align_right=True), "", *markdown_table(checks), ""]
-        return (
-            "\n".join([*parts, f"![{self.caption}](images/{self.key}.png)", "", f"*{self.caption}*"]) + "\n"
-        )
+        return "\n".join([*parts, f"![{self.caption}](images/{self.key}.png)", "", f"*{self.caption}*", ""])
 
 
 def sections() -> list[Section]:
@@ -286,9 +284,7 @@ def collision_section() -> Section:
     for theta, row in found.items():
         cosines = [f"{float(row[n - 1].cosine.mean()):.3f}" for n in (1, 2, 4)]
         table.append([_angle(theta), *cosines, f"{float(row[3].recovered.mean()):.3f}"])
-    recovered, leaked = (
-        torch.cat([getattr(c, part) for c in everything]) for part in ("recovered", "leaked")
-    )
+    recovered, leaked = (torch.cat([getattr(c, k) for c in everything]) for k in ("recovered", "leaked"))
     expected = torch.cat([1 - c.cosine**2 for c in everything])
     alone = max(float((1 - c.cosine).abs().max()) for c in found[0.0])
     checks = [

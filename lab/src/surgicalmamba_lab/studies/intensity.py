@@ -93,9 +93,8 @@ def boundary_bounds(
         )
     videos = [dataset.videos[name] for name in sorted(dataset.videos)]
     if not 2 <= n_folds <= len(videos):
-        raise ConfigError(
-            f"--folds {n_folds}: {dataset.folder} has {len(videos)} videos; give 2 to {len(videos)}."
-        )
+        n = len(videos)
+        raise ConfigError(f"--folds {n_folds}: {dataset.folder} has {n} videos; give 2 to {n}.")
     labels, fps = [video.labels for video in videos], float(dataset.fps)
     targets = [transition_target(torch.from_numpy(of.copy()), fps, rise_s, fall_s) for of in labels]
     frames = boundary_frames(labels, [target.double().numpy() for target in targets], fps, rise_s, fall_s)
@@ -167,9 +166,8 @@ def bounds_table(bounds: Sequence[Bound]) -> list[list[str]]:
             "after_boundaries",
         ):
             is_constant = name in ("bce_of_constant", "boundary_share") or math.isnan(bound.deviation(name))
-            cells[name] = f"{bound.mean(name):.3f}" + (
-                "" if is_constant else f" ± {bound.deviation(name):.3f}"
-            )
+            spread = "" if is_constant else f" ± {bound.deviation(name):.3f}"
+            cells[name] = f"{bound.mean(name):.3f}{spread}"
         rows.append([bound.view, *cells.values()])
     return rows
 

@@ -87,17 +87,13 @@ class MqarConfig(Section):
         ("plain", "content"), description="Rows of every cell; the first is the one compared with."
     )
     n_layers: Positive = Field(2, description="Paper: 2.")
-    d_head: Positive = Field(
-        64, description="Head width, at most the inner width of twice the model's. Mamba-2: 64."
-    )
+    d_head: Positive = Field(64, description="Head width, at most twice the model's width. Mamba-2: 64.")
     chunks: Positive = Field(4, description="Chunks of a sequence. Paper: chunks of T/4.")
     rank: Positive = Field(
         4, description="Rotation planes, at most a quarter of the state, at least 1. Not in the paper."
     )
     d_hidden: Positive = Field(8, description="Hidden width of the rotation's networks. Not in the paper.")
-    embedding_std: float = Field(
-        0.02, gt=0, description="Spread of the embeddings at the start. Mamba-2: 0.02."
-    )
+    embedding_std: float = Field(0.02, gt=0, description="Spread of embeddings at the start. Mamba-2: 0.02.")
     pair_shares: tuple[Positive, ...] = Field(
         (32, 16, 8, 4),
         description="T over the number of pairs, in turn by batch. Paper: 32, 16, 8, 4; the last is scored.",
@@ -118,7 +114,7 @@ class MqarConfig(Section):
     max_updates: Positive = Field(8192, description="Updates at the full rate at the most.")
     flat_window: Positive = Field(1024, description="A loss is flat when its mean over so many updates ...")
     flat_share: float = Field(
-        0.01, ge=0, lt=1, description="... is not lower by this share than over as many before."
+        0.01, ge=0, lt=1, description="... is not this share below that of the window before."
     )
     solved: Annotated[float, Field(gt=0, le=100)] = Field(
         99.0, description="Recall, percent, at which training ends. Benchmark: 99."
@@ -126,9 +122,7 @@ class MqarConfig(Section):
     decay_share: float = Field(
         0.25, ge=0, description="Updates in which the rate falls to 0 at the end, as a share of those before."
     )
-    test_examples: Positive = Field(
-        1024, description="Examples to choose the rate by, and as many others to report."
-    )
+    test_examples: Positive = Field(1024, description="Examples to choose the rate, and as many to report.")
     save_every: Positive = Field(200, description="Updates between two saved states.")
     compile: bool = Field(
         True,

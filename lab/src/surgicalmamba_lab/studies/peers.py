@@ -110,9 +110,7 @@ def run_peers(
     systems = peer_systems(plan.recipe, plan.rows)
     scores = run_systems(systems, plan, dataset, out, run)
     networks = {s.name: network_of(s.config.recognizer.name)(fit_model(s.config, dataset)) for s in systems}
-    published = {
-        name: build(name, PUBLISHED_WIDTH, len(dataset.phases)) for name in networks if with_published
-    }
+    published = {k: build(k, PUBLISHED_WIDTH, len(dataset.phases)) for k in networks if with_published}
     return Peers(
         scores,
         {system.name: system.config.recognizer.settings for system in systems},
@@ -380,9 +378,8 @@ def draw_tradeoff(study: Peers) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     ranked = sorted(legend, key=lambda entry: -entry[0])
     names = [f"{score:.1f}  {name}" for score, _, name in ranked]
-    figure.legend(
-        [mark for _, mark, _ in ranked], names, loc="outside right center", fontsize=8, frameon=False
-    )
+    marks = [mark for _, mark, _ in ranked]
+    figure.legend(marks, names, loc="outside right center", fontsize=8, frameon=False)
     return figure
 
 

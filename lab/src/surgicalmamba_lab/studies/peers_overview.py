@@ -22,14 +22,13 @@ from surgicalmamba_lab.studies.peers import PUBLISHED_WIDTH, StepCost
 from surgicalmamba_lab.studies.results import put_on_page, section_head
 
 MARKS: dict[Standing, str] = {"ahead": "▲", "behind": "▼", "no difference shown": "", "no verdict": "?"}
+JACCARD = ("protocols", "strict", "jaccard")
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 
 
 class _Score(BaseModel):
-    mean: Number = Field(validation_alias=AliasPath("protocols", "strict", "jaccard", "mean"))
-    deviation: Number = Field(
-        math.nan, validation_alias=AliasPath("protocols", "strict", "jaccard", "std_runs")
-    )
+    mean: Number = Field(validation_alias=AliasPath(*JACCARD, "mean"))
+    deviation: Number = Field(math.nan, validation_alias=AliasPath(*JACCARD, "std_runs"))
 
 
 class _Difference(BaseModel):
@@ -222,9 +221,7 @@ def draw_overview(overview: Overview) -> Figure:
             spread = None if math.isnan(cell.deviation) else cell.deviation
             fill = ink if is_first or cell.standing in inks else "white"
             mark = "D" if is_first else "o"
-            axes.errorbar(
-                cell.jaccard, place, xerr=spread, fmt=mark, color=ink, mfc=fill, markersize=6, capsize=2
-            )
+            axes.errorbar(cell.jaccard, place, xerr=spread, fmt=mark, color=ink, mfc=fill, ms=6, capsize=2)
         if network.step_costs:
             ink, ms = "black" if is_first else colour(0), [network.step_costs[i].frame_ms for i in (0, -1)]
             panels[-1].plot(ms, [place, place], color=ink, linewidth=1.5)

@@ -103,9 +103,8 @@ def gather(jobs: Sequence[Job], out: Path, dataset: PreparedDataset) -> list[Row
         for job in members:
             loaded = load(dataset.folder, [job.predictions(out)], vocabulary, Matching(common_videos=True))
             pairs[job.config.seed, job.split] = loaded.runs[0]
-        report = score_runs(
-            [[p for fold in folds for p in pairs[seed, fold]] for seed in seeds], settings, ["all"]
-        )
+        runs = [[p for fold in folds for p in pairs[seed, fold]] for seed in seeds]
+        report = score_runs(runs, settings, ["all"])
         by_fold = {}
         for fold in folds:
             strict = score_runs([pairs[seed, fold] for seed in seeds], settings, ["strict"]).scores["strict"]
