@@ -45,7 +45,10 @@ AGREEMENT = {
 
 
 def table(columns, rows):
-    lines = [" | ".join(columns), *(" | ".join(columns.values()).format(**row).replace("%", " %") for row in rows)]
+    lines = [
+        " | ".join(columns),
+        *(" | ".join(columns.values()).format(**row).replace("%", " %") for row in rows),
+    ]
     return [f"| {line} |" for line in lines]
 
 

@@ -50,8 +50,13 @@ def test_an_identity_that_fails_is_reported_as_failed():
 def test_the_sections_of_the_page_are_those_that_are_built(parts):
     page = PAGE.read_text(encoding="utf-8")
     for part in parts:
-        built, kept = part.markdown(), page.partition(f"<!-- study {part.key} -->\n")[2].partition("<!-- end")[0]
-        assert NUMBER.sub("#", built) == NUMBER.sub("#", kept), "run: surgicalmamba study equations --docs docs/equations.md"
+        built, kept = (
+            part.markdown(),
+            page.partition(f"<!-- study {part.key} -->\n")[2].partition("<!-- end")[0],
+        )
+        assert NUMBER.sub("#", built) == NUMBER.sub("#", kept), (
+            "run: surgicalmamba study equations --docs docs/equations.md"
+        )
         numbers = [[float(number) for number in NUMBER.findall(text)] for text in (built, kept)]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-2, abs=1e-3)
         assert f"## {part.title}\n" in page
@@ -62,11 +67,15 @@ def test_the_sections_of_the_page_are_those_that_are_built(parts):
 def test_the_bounds_on_the_fall_that_the_page_names_are_those_of_the_code():
     low, high = widest_cheap_fall(PLATEAU_RATE), widest_fall(PLATEAU_RATE)
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert f"a = {PLATEAU_RATE:g}, the bounds on sigma_R are 0.31 / a and 0.55 / a, {low:.1f} and {high:.1f} frames" in text
+    assert (
+        f"a = {PLATEAU_RATE:g}, the bounds on sigma_R are 0.31 / a and 0.55 / a, {low:.1f} and {high:.1f} "
+        "frames"
+        in text
+    )
 
 
 def test_a_kernel_is_measured_as_the_product_of_its_factors():
-    # two frames either side of the first boundary, by hand: decay between them, write, one rotation, read, step of the write
+    # a frame on either side of the first boundary, by hand: decay, step of the write, write, rotation, read
     head = make_head(seed=3)
     s, t = CHUNK_LEN - 2, CHUNK_LEN + 1
     decay = math.exp(float((head.dt[0, s + 1 : t + 1, 0] * head.A).sum()))
@@ -100,8 +109,12 @@ def test_beyond_the_widest_fall_a_write_on_the_boundary_loses():
 
 
 def test_the_command_prints_every_statement_and_builds_the_page(monkeypatch, capsys, tmp_path):
-    code, printed, complaint = call(monkeypatch, capsys, "study", "equations", "--docs", tmp_path / "page.md", "--json")
+    code, printed, complaint = call(
+        monkeypatch, capsys, "study", "equations", "--docs", tmp_path / "page.md", "--json"
+    )
     assert (code, complaint) == (0, "")
     document = json.loads(printed)["sections"]
-    assert len(document) == 4 and all(check["holds"] for part in document.values() for check in part["checks"])
+    assert len(document) == 4 and all(
+        check["holds"] for part in document.values() for check in part["checks"]
+    )
     assert (tmp_path / "page.md").is_file() and len(list((tmp_path / "images").glob("equations-*.png"))) == 4

@@ -18,14 +18,19 @@ def pattern(tmp_path_factory):
 def test_without_ffmpeg_the_missing_baseline_is_said_and_no_ratio_is_made_up(pattern, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     report = measure_decode(pattern, runs=1)
-    assert report.baseline == "missing: ffmpeg is not installed" and [row.ratio for row in report.rows] == [None, None]
+    assert report.baseline == "missing: ffmpeg is not installed" and [row.ratio for row in report.rows] == [
+        None,
+        None,
+    ]
     assert report.frames_equal and report.frames == 75 and report.frames_decoded == 3
     assert report.jpeg_bytes_per_hour > 0 and report.duration_s == pytest.approx(3)
     for row in report.rows:
         assert row.source_s_per_s == pytest.approx(3 / (row.timing.median_ms / 1e3))
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg command line is not installed; it is the baseline")
+@pytest.mark.skipif(
+    shutil.which("ffmpeg") is None, reason="the ffmpeg command line is not installed; it is the baseline"
+)
 def test_ratios_are_taken_against_ffmpeg_on_one_thread_in_the_same_run(pattern):
     report = measure_decode(pattern, runs=1)
     rows = {row.way: row for row in report.rows}

@@ -1,4 +1,4 @@
-"""The measurement of scoring: what it makes up is realistic and what it reports is complete. How fast it is, is not tested."""
+"""`bench evaluate`: made-up videos are realistic and the report is complete. Speed is not tested."""
 
 import json
 

@@ -37,7 +37,9 @@ def small(monkeypatch):
 def test_a_whole_frame_is_backbone_and_temporal_part_of_the_same_run():
     times = Times([0.010, 0.030, 0.020], [0.005, 0.001, 0.002], [0.007, 0.003, 0.004])
     row = times.row("onnx", base_ms=44.0, parity=None, memory=None, pool=[])
-    assert row.ordinary == Spread(pytest.approx(22.0), pytest.approx(31.0), pytest.approx(31.0))  # 15, 31 and 22 ms
+    assert row.ordinary == Spread(
+        pytest.approx(22.0), pytest.approx(31.0), pytest.approx(31.0)
+    )  # 15, 31 and 22 ms
     assert row.boundary.median_ms == pytest.approx(24.0)
     assert row.boundary_over_ordinary == pytest.approx(24 / 22) and row.speedup == pytest.approx(2.0)
 
@@ -46,12 +48,16 @@ def test_engines_are_measured_and_those_that_cannot_run_are_named(small, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path))  # no compiler
     monkeypatch.delenv("CXX", raising=False)
     report = bench_stream("small", ["eager", "compiled"], runs=2, threads=1)
-    assert [row.engine for row in report.engines] == ["eager"] and "C++ compiler" in report.left_out["compiled"]
+    assert [row.engine for row in report.engines] == ["eager"] and "C++ compiler" in report.left_out[
+        "compiled"
+    ]
     (row,) = report.engines
     assert row.speedup == 1.0 and row.memory.peak_mb >= row.memory.resident_mb > 50
     assert row.streams_held == max(pool.streams for pool in row.pool if pool.holds)
     plot_stream(report, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG") and len(list(tmp_path.iterdir())) == 1
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG") and len(
+        list(tmp_path.iterdir())
+    ) == 1
     assert any("eager" in line and "streams" in line for line in report.lines())
     json.loads(report.text(as_json=True))
 
@@ -76,7 +82,9 @@ def test_a_pool_grows_until_a_round_misses_a_second(small, monkeypatch):
     monkeypatch.setattr("surgicalmamba_lab.bench.stream.time.perf_counter", lambda: next(clock) * 2.0)
     rows = measure_pool(EagerEngine(small), rounds=3)
     assert [(row.streams, row.holds) for row in rows] == [(1, False)] and largest_pool(rows) == 0
-    assert largest_pool([PoolRow(4, 1, 1, 1, True), PoolRow(8, 1, 1, 1, True), PoolRow(16, 1, 1, 1, False)]) == 8
+    assert (
+        largest_pool([PoolRow(4, 1, 1, 1, True), PoolRow(8, 1, 1, 1, True), PoolRow(16, 1, 1, 1, False)]) == 8
+    )
 
 
 def test_a_long_run_compares_frame_by_frame_with_clip_by_clip(small, monkeypatch):
@@ -121,9 +129,13 @@ def test_agreement_is_counted_on_the_frames_of_a_prepared_dataset(small, tmp_pat
             return type(output)(sign * output.logits, output.intensity_logits, output.state)
 
     monkeypatch.setattr(stream_long, "open_engine", lambda model, name, threads: Opposite(model))
-    result = stream_long.bench_agreement(str(tmp_path / "checkpoint"), tmp_path / "prepared", "all", "opposite", None, threads=1)
+    result = stream_long.bench_agreement(
+        str(tmp_path / "checkpoint"), tmp_path / "prepared", "all", "opposite", None, threads=1
+    )
     assert (result.frames, result.agreeing) == (30, 12)
-    shorter = stream_long.bench_agreement(str(tmp_path / "checkpoint"), tmp_path / "prepared", "all", "opposite", 10, threads=1)
+    shorter = stream_long.bench_agreement(
+        str(tmp_path / "checkpoint"), tmp_path / "prepared", "all", "opposite", 10, threads=1
+    )
     assert (shorter.frames, shorter.agreeing) == (10, 10)
 
 
@@ -133,8 +145,20 @@ def prepare_features(source, out):
 
     np.save(source / "video01.npy", np.random.default_rng(0).standard_normal((30, 10)).astype(np.float32))
     (source / "phases.yaml").write_text("phases: [a, b, c, d]\n")
-    (source / "video01.txt").write_text("Frame\tPhase\n" + "".join(f"{i}\t{'abcd'[i // 8]}\n" for i in range(30)))
-    command = [sys.executable, "-m", "surgicalmamba", "prepare", "features", "--source", str(source), "--out", str(out)]
+    (source / "video01.txt").write_text(
+        "Frame\tPhase\n" + "".join(f"{i}\t{'abcd'[i // 8]}\n" for i in range(30))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "surgicalmamba",
+        "prepare",
+        "features",
+        "--source",
+        str(source),
+        "--out",
+        str(out),
+    ]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
