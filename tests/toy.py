@@ -5,7 +5,7 @@ import numpy as np
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from surgicalmamba.train.run import Watcher
-from surgicalmamba_lab.studies.runner import train_and_predict
+from surgicalmamba_lab.studies.runs import train_and_predict
 
 LENGTHS = {"a": 61, "b": 40, "c": 75, "d": 33, "e": 52, "f": 66, "g": 45, "h": 58, "i": 37, "j": 70, "v": 48, "w": 57}
 

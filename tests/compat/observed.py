@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import surgicalmamba as sm
-from surgicalmamba_lab.bench.serving import ServerProcess
+from surgicalmamba_lab.bench.serve import ServerProcess
 
 Run = Callable[..., str]
 CHECKPOINTS = ("features", "pictures", "lstm")

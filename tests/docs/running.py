@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ from docs.blocks import Block
 from docs.parsing import check_command, words_of
 from surgicalmamba.cli.main import app
 from surgicalmamba.engines import select as engines
-from surgicalmamba_lab.bench.serving import free_port
 
 PORT = "8571"
 """The port the documents name; another one is taken in its place, so that two pages can have a server at once."""
@@ -55,6 +55,13 @@ def inside(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class PageRun:

@@ -10,8 +10,7 @@ from surgicalmamba.cli.main import app
 from surgicalmamba.config import load_config
 from surgicalmamba.model.registry import BUILT_IN, DEFAULT, network_of
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba_lab.studies.peers import RATES
-from surgicalmamba_lab.studies.step_cost import LENGTHS
+from surgicalmamba_lab.studies.peers import LENGTHS, RATES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from typer.main import get_command
 
 from surgicalmamba.cli.main import app
 from surgicalmamba_lab.studies.ablation import ROWS
-from surgicalmamba_lab.studies.mqar_config import PRESETS
+from surgicalmamba_lab.studies.mqar_task import PRESETS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
 

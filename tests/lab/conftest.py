@@ -1,4 +1,4 @@
-"""A toy dataset, a recipe that fits it, and jobs trained in this process: what a study's own processes would do, without starting them."""
+"""A toy dataset, a recipe that fits it, and jobs trained in this process instead of a study's."""
 
 import pytest
 import yaml
@@ -10,7 +10,13 @@ from toy import train_here, write_toy_dataset
 
 PATH = {"d_state": 8, "d_head": 8, "chunk_len": 8, "rotation": {"rank": 2, "d_hidden": 4}}
 RECIPE = {
-    "model": {"d_model": 16, "n_blocks": 1, "clip_len": 32, "block": {"slow": PATH, "fast": PATH}, "head": {"path": PATH}},
+    "model": {
+        "d_model": 16,
+        "n_blocks": 1,
+        "clip_len": 32,
+        "block": {"slow": PATH, "fast": PATH},
+        "head": {"path": PATH},
+    },
     "optim": {"lr": 3e-3},
     "epochs": 1,
     "device": "cpu",
@@ -41,7 +47,7 @@ def recipe(recipe_file):
 
 @pytest.fixture
 def here(tmp_path):
-    """`here(jobs, what)` trains and predicts what is not done yet; `here.trained` lists the jobs it had to train."""
+    """`here(jobs, label)` trains and predicts jobs that are not done; `here.trained` lists them."""
 
     def run(jobs, _what):
         run.trained.extend(train_here(jobs, tmp_path))

@@ -1,11 +1,17 @@
-"""What could an intensity know: views from the past alone, and classifiers that find a boundary only where the view shows one."""
+"""`study intensity`: views see the past alone; classifiers find a boundary only if the view shows one."""
 
 import numpy as np
 import pytest
 import torch
 
 from surgicalmamba.errors import ConfigError
-from surgicalmamba_lab.studies.intensity import boundary_bounds, bounds_table, last_frames, usual_views, with_means
+from surgicalmamba_lab.studies.intensity import (
+    boundary_bounds,
+    bounds_table,
+    last_frames,
+    usual_views,
+    with_means,
+)
 
 
 def test_a_window_holds_the_frames_up_to_each_oldest_first():
@@ -26,11 +32,13 @@ class Video:
         rng = np.random.default_rng(seed)
         lengths = rng.integers(60, 140, 12)
         self.labels = np.repeat(np.arange(12) % 2, lengths).astype(np.int64)
-        self.features = np.concatenate([rng.normal(phase, 0.3, (n, 1)) for phase, n in zip(np.arange(12) % 2, lengths, strict=True)])
+        self.features = np.concatenate(
+            [rng.normal(phase, 0.3, (n, 1)) for phase, n in zip(np.arange(12) % 2, lengths, strict=True)]
+        )
 
 
 class Dataset:
-    """Two phases that come again and again, told apart by a noisy signal: what is new at a boundary is only the change."""
+    """Two alternating phases with a noisy signal each: only the change is new at a boundary."""
 
     kind, fps, folder = "features", 1.0, "noisy"
 
@@ -46,7 +54,11 @@ def test_a_change_is_found_with_memory_and_hardly_in_four_frames():
     assert memory.mean("average_precision") > four.mean("average_precision") + 0.2
     assert memory.mean("bce") < four.mean("bce")
     header, first, second = bounds_table([four, memory])
-    assert header[1] == "cross-entropy" and first[0] == "four" and second[1].startswith(f"{memory.mean('bce'):.3f} ± ")
+    assert (
+        header[1] == "cross-entropy"
+        and first[0] == "four"
+        and second[1].startswith(f"{memory.mean('bce'):.3f} ± ")
+    )
 
 
 def test_more_folds_than_videos_and_pictures_are_refused():

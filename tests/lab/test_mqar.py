@@ -1,4 +1,4 @@
-"""`study mqar`: both variants on the same data, learning, interruption, choice of the rate, what is written."""
+"""`study mqar`: variants on the same data, learning, interruption, choice of the rate, what is written."""
 
 import json
 import os
@@ -13,15 +13,41 @@ import torch
 
 from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.report.sections import circumstances
-from surgicalmamba_lab.studies.mqar import CellResult, Recall, final_runs, gather_recall, rate_runs, train_all, write_recall
-from surgicalmamba_lab.studies.mqar_config import PRESETS, VARIANTS, Cell, MqarConfig, preset_config
-from surgicalmamba_lab.studies.mqar_model import RecallModel
-from surgicalmamba_lab.studies.mqar_report import draw_recall, recall_section, recall_table
-from surgicalmamba_lab.studies.mqar_train import Progress, RecallRun, build, rate_share, train_run, training_batch
+from surgicalmamba_lab.studies.mqar import (
+    CellResult,
+    Recall,
+    draw_recall,
+    final_runs,
+    gather_recall,
+    rate_runs,
+    recall_section,
+    recall_table,
+    train_all,
+    write_recall,
+)
+from surgicalmamba_lab.studies.mqar_task import PRESETS, VARIANTS, Cell, MqarConfig, preset_config
+from surgicalmamba_lab.studies.mqar_train import (
+    Progress,
+    RecallModel,
+    RecallRun,
+    build,
+    rate_share,
+    train_run,
+    training_batch,
+)
 
 CELL = Cell(64, 64, 8, 16)
 STEPS = {"warmup_updates": 4, "min_updates": 24, "max_updates": 24, "save_every": 3, "compile": False}
-TINY = MqarConfig(cells=(CELL.name,), rates=(1e-3,), rank=2, batch_tokens=512, examples=32, rate_seeds=1, test_examples=16, **STEPS)
+TINY = MqarConfig(
+    cells=(CELL.name,),
+    rates=(1e-3,),
+    rank=2,
+    batch_tokens=512,
+    examples=32,
+    rate_seeds=1,
+    test_examples=16,
+    **STEPS,
+)
 
 
 def run_of(variant="content", config=TINY, cell=CELL, rate=1e-3, seed=0):
@@ -31,7 +57,10 @@ def run_of(variant="content", config=TINY, cell=CELL, rate=1e-3, seed=0):
 def test_the_full_preset_is_the_papers_protocol():
     full = PRESETS["full"]
     sizes = full.sizes()
-    assert {cell.length for cell in sizes} == {256, 512, 1024} and {cell.d_state for cell in sizes} == {16, 64}
+    assert {cell.length for cell in sizes} == {256, 512, 1024} and {cell.d_state for cell in sizes} == {
+        16,
+        64,
+    }
     assert {cell.d_model for cell in sizes} == {32, 64, 128} and len(sizes) == 18
     assert {cell.vocabulary for cell in sizes} == {8192} and full.n_layers == 2
     assert all(full.path(cell, "content").chunk_len == cell.length // 4 for cell in sizes)
@@ -43,20 +72,31 @@ def test_the_full_preset_is_the_papers_protocol():
 def test_the_rotation_adds_the_few_percent_of_weights_that_the_paper_reports():
     full = PRESETS["full"]
     for cell in (cell for cell in full.sizes() if cell.length == 256):
-        plain, rotated = (sum(p.numel() for p in build(run_of(v, full, cell))[0].parameters()) for v in ("plain", "content"))
+        plain, rotated = (
+            sum(p.numel() for p in build(run_of(v, full, cell))[0].parameters()) for v in ("plain", "content")
+        )
         assert 1.01 <= rotated / plain <= 1.045
 
 
 def test_a_cell_is_read_from_its_name():
-    assert Cell.parse("T128-V256-N4-d32") == Cell(128, 256, 4, 32) and Cell(128, 256, 4, 32).name == "T128-V256-N4-d32"
+    assert (
+        Cell.parse("T128-V256-N4-d32") == Cell(128, 256, 4, 32)
+        and Cell(128, 256, 4, 32).name == "T128-V256-N4-d32"
+    )
     assert Cell(128, 256, 4, 32).n_pairs == 32
 
 
 def test_all_variants_see_the_same_batches_and_a_finite_dataset_repeats():
     plain, rotated = run_of("plain"), run_of("content")
     for update in range(32):
-        a, b, again = training_batch(plain, update), training_batch(rotated, update), training_batch(plain, update + 16)
-        assert (a.tokens == b.tokens).all() and (a.places == b.places).all() and (a.tokens == again.tokens).all()
+        a, b, again = (
+            training_batch(plain, update),
+            training_batch(rotated, update),
+            training_batch(plain, update + 16),
+        )
+        assert (
+            (a.tokens == b.tokens).all() and (a.places == b.places).all() and (a.tokens == again.tokens).all()
+        )
     assert [training_batch(plain, update).places.shape[1] for update in range(8)] == [2, 4, 8, 16] * 2
     endless = run_of("plain", TINY.with_(examples=None, pair_shares=(4,)))
     drawn = {training_batch(endless, update).tokens.tobytes() for update in range(64)}
@@ -80,7 +120,10 @@ def test_every_variant_is_causal_and_learns_with_all_of_its_weights(variant):
 def logged(losses, recalls=None):
     """A run that has seen 64 updates for each of these losses."""
     recalls = recalls or [10.0] * len(losses)
-    return Progress(64 * len(losses), log=[[64.0 * (i + 1), loss, r] for i, (loss, r) in enumerate(zip(losses, recalls, strict=True))])
+    return Progress(
+        64 * len(losses),
+        log=[[64.0 * (i + 1), loss, r] for i, (loss, r) in enumerate(zip(losses, recalls, strict=True))],
+    )
 
 
 def test_training_ends_when_the_loss_is_flat_or_recall_is_solved_and_not_in_the_stretch_before_the_jump():
@@ -121,7 +164,15 @@ def test_logits_at_the_questions_are_those_of_the_whole_sequence():
 
 def test_a_tiny_cell_learns_above_chance(tmp_path):
     cell = Cell(32, 32, 8, 32)
-    config = TINY.with_(cells=(cell.name,), d_head=16, batch_tokens=1024, examples=512, min_updates=256, max_updates=256, test_examples=128)
+    config = TINY.with_(
+        cells=(cell.name,),
+        d_head=16,
+        batch_tokens=1024,
+        examples=512,
+        min_updates=256,
+        max_updates=256,
+        test_examples=128,
+    )
     result = train_run(run_of("plain", config, cell, rate=1e-2), tmp_path)
     chance = 100 / 16  # sixteen values; 1024 questions, so chance has a deviation of 0.8
     assert result["accuracy"] > chance + 4
@@ -150,28 +201,51 @@ def test_stopped_anywhere_a_run_ends_with_the_same_bits(tmp_path, monkeypatch):
 
 def test_killed_in_the_middle_the_same_call_ends_with_the_numbers_of_a_whole_one(tmp_path):
     sizes = ["cells=[T64-V64-N8-d16]", "rates=[0.003]", "rate_seeds=1", "variants=[plain,content]", "rank=2"]
-    steps = ["batch_tokens=512", "min_updates=120", "max_updates=120", "test_examples=16", "save_every=5", "compile=false"]
+    steps = [
+        "batch_tokens=512",
+        "min_updates=120",
+        "max_updates=120",
+        "test_examples=16",
+        "save_every=5",
+        "compile=false",
+    ]
     call = [sys.executable, "-m", "surgicalmamba", "study", "mqar", *sizes, *steps, "--seeds", "1"]
     out = tmp_path / "killed"
-    first = subprocess.Popen([*call, "--out", str(out)], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = subprocess.Popen(
+        [*call, "--out", str(out)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while not list(out.glob("cells/*/states/000000[1-9]?/state.json")):
         assert first.poll() is None
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     assert len(list(out.glob("cells/*/result.json"))) < 2  # something was left to do
-    said = json.loads(subprocess.run([*call, "--out", str(out), "--json"], capture_output=True, text=True, check=True).stdout)
+    said = json.loads(
+        subprocess.run(
+            [*call, "--out", str(out), "--json"], capture_output=True, text=True, check=True
+        ).stdout
+    )
     config = preset_config("plateau", [*sizes, *steps])
     for variant in ("plain", "content"):
         straight = train_run(run_of(variant, config, rate=3e-3), tmp_path / "whole")
-        assert said["cells"]["T64-V64-N8-d16"][variant]["accuracy_by_seed_and_batch"] == [straight["accuracy_by_batch"]]
+        assert said["cells"]["T64-V64-N8-d16"][variant]["accuracy_by_seed_and_batch"] == [
+            straight["accuracy_by_batch"]
+        ]
     assert (out / "mqar.png").is_file() and (out / "mqar.svg").is_file()
 
 
 def fake_result(run, out, chosen_by, accuracy):
     folder = run.folder(out)
     folder.mkdir(parents=True)
-    found = {"settings": run.settings(), "parameters": 1000, "chosen_by": chosen_by, "accuracy_by_batch": [accuracy, accuracy]}
+    found = {
+        "settings": run.settings(),
+        "parameters": 1000,
+        "chosen_by": chosen_by,
+        "accuracy_by_batch": [accuracy, accuracy],
+    }
     found |= {"seconds": 60.0, "updates": 100, "updates_to_half": None}
     (folder / "result.json").write_text(json.dumps(found))
 
@@ -215,7 +289,10 @@ def test_a_folder_made_with_other_settings_is_refused_and_a_wider_study_is_not(t
     fake_result(run_of(), tmp_path, 1.0, 1.0)
     with pytest.raises(StudyError, match=r"was made with min_updates=24, not 23; give another --out"):
         run_of(config=TINY.with_(min_updates=23)).result(tmp_path)
-    assert run_of(config=TINY.with_(cells=(CELL.name, "T64-V64-N8-d32"), rates=(1e-3, 1e-2))).result(tmp_path) is not None
+    assert (
+        run_of(config=TINY.with_(cells=(CELL.name, "T64-V64-N8-d32"), rates=(1e-3, 1e-2))).result(tmp_path)
+        is not None
+    )
 
 
 def test_an_unfinished_study_says_which_run_is_missing(tmp_path):
@@ -243,7 +320,17 @@ def test_settings_that_cannot_be_are_refused_in_one_line(wrong, message):
 
 def recall(variant, accuracy, parameters, to_half=(500, None, 700)):
     by_batch = np.array(accuracy)[:, None] + np.array([-1.0, 0.0, 1.0])
-    return Recall(Cell(64, 64, 4, 32), variant, 1e-3, by_batch, (1000,) * len(accuracy), to_half, {1e-3: 50.0}, parameters, 2.0)
+    return Recall(
+        Cell(64, 64, 4, 32),
+        variant,
+        1e-3,
+        by_batch,
+        (1000,) * len(accuracy),
+        to_half,
+        {1e-3: 50.0},
+        parameters,
+        2.0,
+    )
 
 
 def test_gains_have_intervals_over_seeds_and_the_words_that_these_allow(tmp_path):
@@ -252,23 +339,37 @@ def test_gains_have_intervals_over_seeds_and_the_words_that_these_allow(tmp_path
     scattered = recall("constant", (30.0, 75.0, 45.0), 1010, to_half=(None, None, 700))
     found = CellResult((plain, better, scattered))
     assert found.gain(better).difference == pytest.approx(20.0) and found.gain(better).standing == "ahead"
-    assert found.gain(scattered).difference == pytest.approx(5.0) and found.gain(scattered).standing == "no difference shown"
+    assert (
+        found.gain(scattered).difference == pytest.approx(5.0)
+        and found.gain(scattered).standing == "no difference shown"
+    )
     rows = recall_table([found])
     assert rows[1][:4] == ["T64-V64-N4-d32", "16", "plain", "45.00 ± 5.00"] and rows[1][6] == "700"
     assert rows[2][2] == "content" and rows[2][5] == "ahead" and rows[2][9] == "1,030 (+3.0 %)"
     assert rows[3][6] == "never"
-    assert "over seeds and test sequences together" in recall_section("MQAR", [found], 3, circumstances("a command"))
-    document = json.loads(write_recall(tmp_path, TINY, [found], circumstances("a command")).read_text())
+    assert "over seeds and test sequences together" in recall_section(
+        "MQAR", [found], 3, circumstances("a command")
+    )
+    document = json.loads(write_recall([found], TINY, 3, tmp_path, circumstances("a command")).read_text())
     assert document["cells"]["T64-V64-N4-d32"]["content"]["gain"]["difference"] == pytest.approx(20.0)
 
 
 def test_a_cell_that_is_solved_or_not_learned_is_called_no_contest():
-    assert recall_table([CellResult((recall("plain", (99.0, 98.0, 97.0), 1),))])[1][5] == "nearly solved: no contest"
-    assert recall_table([CellResult((recall("plain", (9.0, 8.0, 7.0), 1),))])[1][5] == "hardly learned: no contest"
+    assert (
+        recall_table([CellResult((recall("plain", (99.0, 98.0, 97.0), 1),))])[1][5]
+        == "nearly solved: no contest"
+    )
+    assert (
+        recall_table([CellResult((recall("plain", (9.0, 8.0, 7.0), 1),))])[1][5]
+        == "hardly learned: no contest"
+    )
 
 
 def test_the_figure_has_a_panel_for_each_cell_and_a_dot_for_each_seed():
-    cells = [CellResult((recall("plain", (40.0, 41.0, 42.0), 1000), recall("content", (43.5, 44.0, 45.0), 1030))) for _ in range(2)]
+    cells = [
+        CellResult((recall("plain", (40.0, 41.0, 42.0), 1000), recall("content", (43.5, 44.0, 45.0), 1030)))
+        for _ in range(2)
+    ]
     panels = draw_recall(cells).axes
     assert len(panels) == 2
     assert [len(line.get_xdata()) for line in panels[0].lines] == [3, 3]
@@ -279,8 +380,8 @@ def test_the_figure_has_a_panel_for_each_cell_and_a_dot_for_each_seed():
 def test_runs_are_trained_once_and_an_error_of_one_ends_the_study(tmp_path):
     runs = rate_runs(TINY.with_(min_updates=4, max_updates=4), 1)
     seen = []
-    train_all(runs, tmp_path, 1, lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 2), (2, 2)]
+    train_all(runs, tmp_path, 1, seen.append)
+    assert seen == [1, 2]
     stamps = [file.stat().st_mtime_ns for file in sorted(tmp_path.glob("cells/*/result.json"))]
     train_all(runs, tmp_path, 1)
     assert [file.stat().st_mtime_ns for file in sorted(tmp_path.glob("cells/*/result.json"))] == stamps

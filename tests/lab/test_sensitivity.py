@@ -10,8 +10,14 @@ from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.report.sections import circumstances
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba_lab.studies.sensitivity import KNOBS, run_sensitivity, sweep_systems
-from surgicalmamba_lab.studies.sensitivity_report import draw_sensitivity, ranges, write_sensitivity
+from surgicalmamba_lab.studies.sensitivity import (
+    KNOBS,
+    draw_sensitivity,
+    ranges,
+    run_sensitivity,
+    sweep_systems,
+    write_sensitivity,
+)
 from toy import train_here
 
 
@@ -29,7 +35,11 @@ def test_around_the_papers_defaults_each_sweep_turns_one_thing():
     turned = systems["rank"][8].config.model
     assert {path.rotation.rank for path in turned.paths().values()} == {8}
     turned = systems["chunk"][32].config.model
-    assert (turned.block.slow.chunk_len, turned.block.fast.chunk_len, turned.head.path.chunk_len) == (32, 32, 32)
+    assert (turned.block.slow.chunk_len, turned.block.fast.chunk_len, turned.head.path.chunk_len) == (
+        32,
+        32,
+        32,
+    )
     turned = systems["chunk"][16].config.model
     assert turned.head.path.chunk_len == 32  # the head's chunk is a setting of its own
     assert {path.d_state for path in systems["state"][128].config.model.paths().values()} == {128}
@@ -54,13 +64,17 @@ def study(recipe, toy, tmp_path_factory):
     trained = []
     run = lambda jobs, _what: trained.extend(train_here(jobs, out))  # noqa: E731
     result = run_sensitivity(recipe, {"rank": [1], "state": [4, 8]}, 2, "usual", None, None, toy, out, run)
-    assert sorted(trained) == sorted(f"{name}-seed{seed}-usual" for name in ("default", "r1", "N4") for seed in (0, 1))
+    assert sorted(trained) == sorted(
+        f"{name}-seed{seed}-usual" for name in ("default", "r1", "N4") for seed in (0, 1)
+    )
     return result
 
 
 def test_each_setting_is_trained_once_and_the_default_is_a_point_of_every_sweep(study):
     assert [row.name for row in study.rows] == ["default", "r1", "N4"]
-    assert {name: {value: row.name for value, row in sweep.rows.items()} for name, sweep in study.sweeps.items()} == {
+    assert {
+        name: {value: row.name for value, row in sweep.rows.items()} for name, sweep in study.sweeps.items()
+    } == {
         "rank": {1: "r1", 2: "default"},
         "state": {4: "N4", 8: "default"},
     }
@@ -70,13 +84,21 @@ def test_each_setting_is_trained_once_and_the_default_is_a_point_of_every_sweep(
 def test_results_page_and_figure_tell_the_sweeps(study, tmp_path):
     page = tmp_path / "docs" / "results.md"
     page.parent.mkdir()
-    results = json.loads(write_sensitivity(study, tmp_path, circumstances("a command"), page, "Toy sweeps").read_text())
+    results = json.loads(
+        write_sensitivity(study, tmp_path, circumstances("a command"), page, "Toy sweeps").read_text()
+    )
     assert results["sweeps"]["rank"] == {"default": 2, "rows": {"1": "r1", "2": "default"}}
-    default, other = (results["rows"][name]["protocols"]["strict"]["accuracy"]["mean"] for name in ("default", "r1"))
-    assert ranges(study.sweeps["rank"]).startswith(f"r in 1, 2: strict accuracy {other - default:+.2f} to {other - default:+.2f} points")
+    default, other = (
+        results["rows"][name]["protocols"]["strict"]["accuracy"]["mean"] for name in ("default", "r1")
+    )
+    assert ranges(study.sweeps["rank"]).startswith(
+        f"r in 1, 2: strict accuracy {other - default:+.2f} to {other - default:+.2f} points"
+    )
     text = page.read_text()
     assert (
-        ranges(study.sweeps["state"]) in text and "](images/toy-sweeps.png)" in text and (page.parent / "images/toy-sweeps.png").is_file()
+        ranges(study.sweeps["state"]) in text
+        and "](images/toy-sweeps.png)" in text
+        and (page.parent / "images/toy-sweeps.png").is_file()
     )
     assert (tmp_path / "sensitivity.png").is_file() and (tmp_path / "sensitivity.svg").is_file()
 
@@ -94,7 +116,19 @@ def test_the_figure_draws_the_mean_and_a_band_of_one_deviation_over_videos(study
 
 
 def test_an_unknown_sweep_and_values_that_are_no_numbers_are_misuse(toy, tmp_path, recipe_file):
-    call = [sys.executable, "-m", "surgicalmamba", "study", "sensitivity", "--config", str(recipe_file), "--data", str(toy.folder)]
+    call = [
+        sys.executable,
+        "-m",
+        "surgicalmamba",
+        "study",
+        "sensitivity",
+        "--config",
+        str(recipe_file),
+        "--data",
+        str(toy.folder),
+    ]
     for wrong, message in ((["--only", "ranks"], "is no sweep"), (["--rank", "four"], "comma-separated")):
-        said = subprocess.run([*call, "--out", str(tmp_path), *wrong], capture_output=True, text=True, check=False)
+        said = subprocess.run(
+            [*call, "--out", str(tmp_path), *wrong], capture_output=True, text=True, check=False
+        )
         assert said.returncode == 2 and message in said.stderr

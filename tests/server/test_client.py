@@ -7,9 +7,9 @@ import urllib.request
 import pytest
 
 import surgicalmamba as sm
+from served import uninterrupted_record
 from surgicalmamba.errors import ConfigError, ServerError
 from surgicalmamba.server.wire import pack_frame
-from surgicalmamba_lab.bench.serving import uninterrupted_record
 
 
 def test_pushed_frames_come_back_as_the_estimates_of_the_recognizer_alone(server, model, pictures):

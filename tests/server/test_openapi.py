@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import CHECKS, load_all_checks
 
-from surgicalmamba_lab.bench.serving import ServerProcess
+from surgicalmamba_lab.bench.serve import ServerProcess
 
 load_all_checks()
 WANTED = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")

@@ -9,7 +9,7 @@ import surgicalmamba as sm
 from server.seed import made_up_rows, seed_session
 from surgicalmamba.data.synthetic import PHASE_NAMES
 from surgicalmamba.engines.engine import EagerEngine
-from surgicalmamba_lab.bench.serving import ServerProcess
+from surgicalmamba_lab.bench.serve import ServerProcess
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)

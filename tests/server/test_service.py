@@ -6,13 +6,13 @@ import time
 import pytest
 
 from rtsp import Camera, transport_stream
+from served import uninterrupted_record
 from surgicalmamba.data.pictures import decode_jpeg
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.rooms import Life
 from surgicalmamba.server.service import Service
 from surgicalmamba.server.wire import FrameMessage, Reason, RefusalError
-from surgicalmamba_lab.bench.serving import uninterrupted_record
 
 
 def until(condition, timeout_s=30):

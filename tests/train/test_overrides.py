@@ -9,7 +9,7 @@ from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.run import flatten, given_names, refuse_unused
-from surgicalmamba_lab.studies.benchmark import benchmark_jobs
+from surgicalmamba_lab.studies.runs import benchmark_jobs
 
 LSTM = "recognizer={name: lstm, settings: {d_hidden: 8, clip_len: 16}}"
 ON_FEATURES = {

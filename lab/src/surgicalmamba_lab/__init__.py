@@ -1,1 +1,2 @@
-"""The laboratory: studies and benchmarks of surgicalmamba. It adds `study` and `bench` to the command line."""
+"""The laboratory: studies and benchmarks of surgicalmamba. It adds `study` and `bench` to the command
+line."""

@@ -1,4 +1,4 @@
-"""The measurement of scoring: what it makes up is realistic and what it reports is complete. How fast it is, is not tested."""
+"""`bench evaluate`: made-up videos are realistic and the report is complete. Speed is not tested."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_made_up_files_can_be_scored(tmp_path):
 
 def test_the_measurement_reports_times_ratios_and_the_machine():
     result = measure([VIDEO_ROWS, 4 * VIDEO_ROWS], runs=1)
-    document = json.loads(json.dumps(result.as_dict()))
+    document = json.loads(result.text(as_json=True))
     assert document["command"]["videos"] == 39
     assert document["command"]["rows"] == 39 * VIDEO_ROWS
     assert document["command"]["ratio"] > 1

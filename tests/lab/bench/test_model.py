@@ -23,4 +23,6 @@ def test_clip_and_step_loop_compute_the_same_logits():
     model = SurgicalMamba(ModelConfig.preset("tiny", backbone=None, d_feature=5)).eval()
     features = torch.randn(1, 70, 5)
     with torch.no_grad():
-        torch.testing.assert_close(run_steps(model, features), run_clip(model, features), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            run_steps(model, features), run_clip(model, features), rtol=1e-4, atol=1e-4
+        )

@@ -14,7 +14,13 @@ def test_shares_sum_to_one_and_speed_is_frames_over_the_median_step():
     for step in result.steps:
         assert tuple(step.shares) == PARTS and sum(step.shares.values()) == pytest.approx(1.0)
         assert all(share >= 0 for share in step.shares.values())
-        assert (step.lanes, step.clip_len, step.threads, step.step.runs, step.loader_alone.runs) == (4, 32, 1, 2, 2)
+        assert (step.lanes, step.clip_len, step.threads, step.step.runs, step.loader_alone.runs) == (
+            4,
+            32,
+            1,
+            2,
+            2,
+        )
         assert step.frames_per_s == pytest.approx(4 * 32 / step.step.median_ms * 1e3)
         assert 100e6 < step.peak_memory_bytes < 16 * 2**30
     assert pixels.shares["backbone"] > 0.3 and features.shares["backbone"] == 0.0

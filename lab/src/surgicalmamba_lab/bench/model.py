@@ -1,20 +1,30 @@
-"""`surgicalmamba bench model`: size and speed of the network on this machine, each ratio measured in one run."""
+"""`surgicalmamba bench model` and `bench rotation`: size and speed of the network, and the two equal forms
+of the state rotation over sizes. Each ratio is measured in one run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from surgicalmamba.core.rotation import faster_form, regram, unit_columns
+from surgicalmamba.core.rotation import Form, faster_form, regram, unit_columns
 from surgicalmamba.core.state import ModelState
 from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
-from surgicalmamba_lab.bench.timing import Timing, machine, take_turns
+from surgicalmamba_lab.bench.timing import Report, Timing, machine, take_turns
+
+Calls = dict[str, Callable[[], object]]
+Run = Callable[[SurgicalMamba, Tensor], Tensor]
+
+SIZES = tuple((d_state, d_state // share) for d_state in (16, 32, 64, 128) for share in (16, 8, 4, 2))
+"""(d_state, rank) pairs up to 2 rank = d_state, where the two forms solve equally large systems."""
+FORMS: tuple[Form, ...] = ("low-rank", "dense")
 
 
 @dataclass(frozen=True)
-class ModelBench:
-    """What `bench model` reports. Times are milliseconds; ratios are of medians taken in alternation."""
+class ModelBench(Report):
+    """What `bench model` reports. Ratios are of medians taken in alternation."""
 
     preset: str
     machine: dict[str, object]
@@ -34,10 +44,12 @@ class ModelBench:
     boundary_over_ordinary: float
 
     def lines(self) -> list[str]:
-        """The report as text."""
         text = [f"{self.preset} preset on {self.machine}"]
         text += [f"  parameters, {name:<20} {count:>14,}" for name, count in self.parameters.items()]
-        text += [f"  multiply-accumulates, {name:<10} {macs:>14,} per frame" for name, macs in self.macs_per_frame.items()]
+        text += [
+            f"  multiply-accumulates, {name:<10} {macs:>14,} a frame"
+            for name, macs in self.macs_per_frame.items()
+        ]
         text += [f"  state {self.state_bytes:>42,} bytes"]
         for title, timings in (
             (f"forward, {self.clip_frames} frames", self.forward),
@@ -47,13 +59,17 @@ class ModelBench:
         ):
             text.append(f"  {title}")
             for name, t in timings.items():
-                text.append(f"    {name:<12} median {t.median_ms:>10.2f} ms   p95 {t.p95_ms:>10.2f} ms   ({t.runs} runs)")
+                ms = f"median {t.median_ms:>10.2f} ms   p95 {t.p95_ms:>10.2f} ms"
+                text.append(f"    {name:<12} {ms}   ({t.runs} runs)")
+        forward, both = self.forward_speedup, self.forward_backward_speedup
+        boundary = f"boundary over ordinary frame: {self.boundary_over_ordinary:.2f}"
         return [
             *text,
-            f"  clip over steps: forward {self.forward_speedup:.1f} x, forward and backward {self.forward_backward_speedup:.1f} x",
-            f"  forward could reach {self.forward_speedup_limit:.1f} x if a clip were nothing but matrix products, "
+            f"  clip over steps: forward {forward:.1f} x, forward and backward {both:.1f} x",
+            f"  forward could reach {self.forward_speedup_limit:.1f} x if a clip were nothing but matrix "
+            "products, "
             f"at the {self.matrix_gflops:.0f} GFLOP/s measured here",
-            f"  rotation form in use: {self.rotation_form}; boundary over ordinary frame: {self.boundary_over_ordinary:.2f}",
+            f"  rotation form in use: {self.rotation_form}; {boundary}",
         ]
 
 
@@ -64,24 +80,30 @@ def bench_model(preset: str, runs: int, threads: int | None = None, quick: bool 
     torch.manual_seed(0)
     config = ModelConfig.preset(preset)
     model = SurgicalMamba(config).eval()
-    clip_frames = config.block.slow.chunk_len if quick else config.clip_len
-    features = torch.randn(1, clip_frames, config.feature_width)
-    forward = take_turns({"clip": no_grad(run_clip, model, features), "steps": no_grad(run_steps, model, features)}, runs)
-    both = {"clip": train_call(run_clip, model, features), "steps": train_call(run_steps, model, features)}
-    backward = take_turns(both, max(1, runs // 2), warmup=0 if quick else 1)
-    rotation = take_turns(rotation_calls(config), 10 * runs, warmup=3)
-    frame = take_turns(frame_calls(model, features), 5 * runs, warmup=2)
     slow = config.block.slow
+    clip_frames = slow.chunk_len if quick else config.clip_len
+    features = torch.randn(1, clip_frames, config.feature_width)
+    ways: dict[str, Run] = {"clip": run_clip, "steps": run_steps}
+    forward = take_turns({k: _without_grad(partial(run, model, features)) for k, run in ways.items()}, runs)
+    both = {name: train_call(run, model, features) for name, run in ways.items()}
+    backward = take_turns(both, max(1, runs // 2), warmup=0 if quick else 1)
+    frame = take_turns(frame_calls(model, features), 5 * runs, warmup=2)
     macs = macs_per_frame(model)
     gflops = matrix_gflops(config, clip_frames, runs)
     floor_ms = 2 * macs["temporal"] * clip_frames / (gflops * 1e6)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    rotation = {}
+    if slow.rotation is not None:
+        n_heads = slow.expand * config.d_model // slow.d_head
+        calls = rotation_calls(n_heads, slow.d_head, slow.d_state, slow.rotation.rank, "cpu")
+        rotation = take_turns(calls, 10 * runs, warmup=3)
     return ModelBench(
         preset=preset,
         machine={**machine(), "torch": torch.__version__, "threads": torch.get_num_threads()},
         parameters={
-            "total": sum(p.numel() for p in model.parameters()),
+            "total": sum(sizes.values()),
             "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
-            "rotation_networks": sum(p.numel() for name, p in model.named_parameters() if ".rotator." in name),
+            "rotation_networks": sum(size for name, size in sizes.items() if ".rotator." in name),
         },
         macs_per_frame=macs,
         state_bytes=model.initial_state(1).nbytes,
@@ -99,93 +121,121 @@ def bench_model(preset: str, runs: int, threads: int | None = None, quick: bool 
     )
 
 
-def run_clip(model: SurgicalMamba, features: torch.Tensor) -> torch.Tensor:
+def run_clip(model: SurgicalMamba, features: Tensor) -> Tensor:
     """All frames in one call."""
     return model.forward_features(features).logits
 
 
-def run_steps(model: SurgicalMamba, features: torch.Tensor) -> torch.Tensor:
+def run_steps(model: SurgicalMamba, features: Tensor) -> Tensor:
     """The same frames, one call each."""
     state: ModelState | None = None
     logits = []
-    for t in range(features.shape[1]):
-        output = model.forward_features(features[:, t : t + 1], state)
+    for frame in features.split(1, dim=1):
+        output = model.forward_features(frame, state)
         state = output.state
         logits.append(output.logits)
     return torch.cat(logits, dim=1)
 
 
-Run = Callable[[SurgicalMamba, torch.Tensor], torch.Tensor]
+def _without_grad(run: Callable[[], object]) -> Callable[[], object]:
+    return torch.no_grad()(run)
 
 
-def no_grad(run: Run, model: SurgicalMamba, features: torch.Tensor) -> Callable[[], object]:
-    def call() -> object:
-        with torch.no_grad():
-            return run(model, features)
-
-    return call
-
-
-def train_call(run: Run, model: SurgicalMamba, features: torch.Tensor) -> Callable[[], object]:
-    def call() -> object:
+def train_call(run: Run, model: SurgicalMamba, features: Tensor) -> Callable[[], object]:
+    def call() -> None:
         model.zero_grad(set_to_none=True)
-        return run(model, features).square().mean().backward()
+        run(model, features).square().mean().backward()
 
     return call
+
+
+def frame_calls(model: SurgicalMamba, features: Tensor) -> Calls:
+    """A frame in mid-chunk, and the last frame of a chunk, where every path of the blocks rotates."""
+    chunk_len = model.config.block.slow.chunk_len
+    with torch.no_grad():
+        before = model.forward_features(features[:, : chunk_len - 1]).state
+        middle = model.forward_features(features[:, : chunk_len // 4]).state
+    frame = features[:, :1]
+    return {
+        "ordinary": _without_grad(lambda: model.forward_features(frame, middle)),
+        "boundary": _without_grad(lambda: model.forward_features(frame, before)),
+    }
 
 
 def macs_per_frame(model: SurgicalMamba) -> dict[str, int]:
     """Multiply-accumulates of one ordinary frame: matrix products and convolutions, the paper's "GFLOPs"."""
-    size = model.config.backbone.image_size if model.config.backbone is not None else 0
+    calls: Calls = {"temporal": lambda: model.forward_features(torch.zeros(1, 1, model.feature_width))}
+    if model.config.backbone is not None:
+        size = model.config.backbone.image_size
+        calls = {"backbone": lambda: model.encode(torch.zeros(1, 3, size, size)), **calls}
     counts = {}
-    with torch.no_grad():
-        for part in ("backbone", "temporal"):
-            if part == "backbone" and model.backbone is None:
-                continue
-            with FlopCounterMode(display=False) as counter:
-                if part == "backbone":
-                    model.encode(torch.zeros(1, 3, size, size))
-                else:
-                    model.forward_features(torch.zeros(1, 1, model.feature_width))
-            counts[part] = counter.get_total_flops() // 2
+    for part, call in calls.items():
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            call()
+        counts[part] = counter.get_total_flops() // 2
     return {"total": sum(counts.values()), **counts}
 
 
 def matrix_gflops(config: ModelConfig, frames: int, runs: int) -> float:
-    """What the matrix library reaches on the model's largest projection: the roof over everything a clip computes."""
+    """What the matrix library reaches on the model's largest projection: an upper bound for everything in
+    a clip."""
     d_inner = config.block.slow.expand * config.d_model
     x, weight = torch.randn(frames, d_inner), torch.randn(2 * d_inner, d_inner)
-    timing = take_turns({"product": lambda: torch.nn.functional.linear(x, weight)}, 10 * runs, warmup=5)["product"]
+    timing = take_turns({"product": lambda: torch.nn.functional.linear(x, weight)}, 10 * runs, warmup=5)[
+        "product"
+    ]
     return 2 * frames * weight.numel() / (timing.median_ms * 1e6)
 
 
-def rotation_calls(config: ModelConfig) -> dict[str, Callable[[], object]]:
-    """One path's state rotated in both forms, with planes and angles given."""
-    path = config.block.slow
-    if path.rotation is None:
-        return {}
-    n_heads = path.expand * config.d_model // path.d_head
-    U, V = (unit_columns(torch.randn(1, n_heads, path.d_state, path.rotation.rank)) for _ in range(2))
-    theta, state = torch.rand(1, n_heads, path.rotation.rank), torch.randn(1, n_heads, path.d_head, path.d_state)
-    return {
-        "low-rank": lambda: regram(state, U, V, theta, "low-rank"),
-        "dense": lambda: regram(state, U, V, theta, "dense"),
-    }
+def rotation_calls(n_heads: int, d_head: int, d_state: int, rank: int, device: str) -> Calls:
+    """The state of one path rotated in both forms, with random planes and angles."""
+    U, V = (unit_columns(torch.randn(1, n_heads, d_state, rank, device=device)) for _ in range(2))
+    theta = torch.rand(1, n_heads, rank, device=device)
+    state = torch.randn(1, n_heads, d_head, d_state, device=device)
+
+    def rotate(form: Form) -> Callable[[], object]:
+        return lambda: float(
+            regram(state, U, V, theta, form).flatten()[0]
+        )  # reading a value waits for the device
+
+    return {form: rotate(form) for form in FORMS}
 
 
-def frame_calls(model: SurgicalMamba, features: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """A frame in mid-chunk, and the last frame of a chunk, where every path of the blocks rotates."""
-    chunk_len = model.config.block.slow.chunk_len
-    with torch.no_grad():
-        before_boundary = model.forward_features(features[:, : chunk_len - 1]).state
-        middle = model.forward_features(features[:, : chunk_len // 4]).state
-    frame = features[:, :1]
+@dataclass(frozen=True)
+class RotationBench:
+    """Both forms at one size, for 24 heads of width 64 (the paper's model). `chosen` is what `form: auto`
+    takes."""
 
-    def push(state: ModelState) -> Callable[[], object]:
-        def call() -> object:
-            with torch.no_grad():
-                return model.forward_features(frame, state)
+    d_state: int
+    rank: int
+    device: str
+    low_rank: Timing
+    dense: Timing
+    dense_over_low_rank: float
+    chosen: Form
+    measured_faster: Form
 
-        return call
 
-    return {"ordinary": push(middle), "boundary": push(before_boundary)}
+def bench_rotation(device: str, runs: int, threads: int | None = None) -> list[RotationBench]:
+    """Time both forms at every size."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    results = []
+    for d_state, rank in SIZES:
+        timings = take_turns(rotation_calls(24, 64, d_state, rank, device), runs, warmup=3)
+        low_rank, dense = (timings[form] for form in FORMS)
+        ratio = dense.median_ms / low_rank.median_ms
+        faster: Form = "low-rank" if ratio > 1 else "dense"
+        chosen = faster_form(d_state, rank)
+        results.append(RotationBench(d_state, rank, device, low_rank, dense, ratio, chosen, faster))
+    return results
+
+
+def rotation_lines(results: list[RotationBench]) -> list[str]:
+    """The sweep as a table."""
+    text = ["state  rank   low-rank ms      dense ms   dense/low-rank  auto takes"]
+    for r in results:
+        times = f"{r.low_rank.median_ms:>13.3f} {r.dense.median_ms:>13.3f} {r.dense_over_low_rank:>16.2f}"
+        note = "" if r.chosen == r.measured_faster else "  (the other was faster here: set rotation.form)"
+        text.append(f"{r.d_state:>5} {r.rank:>5} {times}  {r.chosen}{note}")
+    return text

@@ -1,25 +1,127 @@
-"""Many rooms at once on loopback: latency from the client's side, drops, and whether memory stays flat."""
+"""`surgicalmamba bench serve`: many rooms at once on loopback. Latency as clients see it, drops, and memory
+of the server.
 
+`ServerProcess` is also what tests start, stop and kill."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from surgicalmamba.data.pictures import encode_jpeg
+from surgicalmamba.data.synthetic import operation
+from surgicalmamba.devices import resident
+from surgicalmamba.errors import ServerError
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.server.app import untrained_demo
-from surgicalmamba.server.client import Client
-from surgicalmamba_lab.bench.kills import KillReport, run_kills
-from surgicalmamba_lab.bench.malformed import MalformedReport, run_malformed
-from surgicalmamba_lab.bench.serving import ServerProcess, make_pictures, uninterrupted_record
-from surgicalmamba_lab.bench.timing import machine
+from surgicalmamba.server.client import Client, RemoteEstimate
+from surgicalmamba_lab.bench.timing import Report, machine, percentile
 
-PICTURES = 60
-_WARM_UP = 0.2
-"""Share of the run after which memory is taken as the start."""
+START_TIMEOUT_S = 180.0
+WARM_UP = 0.2
+"""Share of a run after which the memory counts as the start."""
+
+
+class ServerProcess:
+    """`surgicalmamba serve` in a process. After a restart it has the same address and the same record."""
+
+    def __init__(
+        self, model: Path, data: Path, settings: Sequence[str] = (), environment: dict[str, str] | None = None
+    ) -> None:
+        self.port = 0  # a free one, chosen at the first start
+        self._arguments = ["--model", str(model), "--data", str(data), *settings]
+        # As many threads as here: tests compare records, and the last digits depend on the threads.
+        self._environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+            **(environment or {}),
+        }
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed in __exit__
+
+    def __enter__(self) -> "ServerProcess":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._errors.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Return when the server listens."""
+        command = [
+            sys.executable,
+            "-m",
+            "surgicalmamba",
+            "serve",
+            "--json",
+            "--port",
+            str(self.port),
+            *self._arguments,
+        ]
+        self._process = subprocess.Popen(
+            command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
+        line = self._process.stdout.readline() if ready else ""
+        if not line:
+            self.kill()
+            raise ServerError(f"the server did not start: {self.log()[-2000:]}")
+        self.port = int(json.loads(line)["url"].rpartition(":")[2])
+
+    def kill(self) -> None:
+        """kill -9: the process gets no chance to do anything."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Ask it to end; return its exit code."""
+        return self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        self._process.send_signal(number)
+        code = self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    def log(self) -> str:
+        """Its stderr since the first start."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def memory_bytes(self) -> int:
+        """Resident memory now; 0 where the system does not report it."""
+        assert self._process is not None
+        return resident(self._process.pid).now
+
+
+def make_pictures(n: int, seed: int = 0) -> list[bytes]:
+    """JPEG files of a synthetic procedure, a second apart."""
+    op = operation(seed, 0, short=True, fps=1)
+    return [encode_jpeg(op.renderer.frame(i % op.procedure.n_frames), quality=85) for i in range(n)]
 
 
 @dataclass(frozen=True)
@@ -35,9 +137,9 @@ class LoadReport:
     refused: int
     reconnects: int
     latency_ms: dict[str, float]
-    """From sending a frame to hearing its estimate, over all streams."""
+    """From sending a frame to receiving its estimate, over all streams."""
     durable_ms: dict[str, float]
-    """From sending a frame to hearing that it is on record."""
+    """From sending a frame to the message that it is on record."""
     memory_start_mb: float
     memory_end_mb: float
     memory_peak_mb: float
@@ -45,42 +147,42 @@ class LoadReport:
     """Every frame was sent on time and answered."""
 
     def lines(self) -> list[str]:
-        def ms(values: dict[str, float]) -> str:
-            return "  ".join(f"{name} {value:.0f} ms" for name, value in values.items())
-
+        latency, durable = (
+            "  ".join(f"{name} {ms:.0f} ms" for name, ms in values.items())
+            for values in (self.latency_ms, self.durable_ms)
+        )
         return [
-            f"{self.streams} streams at {self.fps:g} fps for {self.seconds:.0f} s: {self.frames} frames, {self.estimates} estimates, "
-            f"{self.dropped} dropped, {self.refused} refused, {self.reconnects} reconnects, kept up: {self.kept_up}",
-            f"  estimate  {ms(self.latency_ms)}",
-            f"  on record {ms(self.durable_ms)}",
-            f"  memory {self.memory_start_mb:.0f} MB after warm-up, {self.memory_end_mb:.0f} at the end, {self.memory_peak_mb:.0f} at most",
+            f"{self.streams} streams at {self.fps:g} fps for {self.seconds:.0f} s: {self.frames} frames, "
+            f"{self.estimates} estimates, {self.dropped} dropped, {self.refused} refused, "
+            f"{self.reconnects} reconnects, kept up: {self.kept_up}",
+            f"  estimate  {latency}",
+            f"  on record {durable}",
+            f"  memory {self.memory_start_mb:.0f} MB after warm-up, {self.memory_end_mb:.0f} at the end, "
+            f"{self.memory_peak_mb:.0f} at most",
         ]
 
 
 @dataclass(frozen=True)
-class ServeReport:
-    """Everything `bench serve` was asked for."""
+class ServeReport(Report):
+    """What `bench serve` reports."""
 
     machine: dict[str, object]
     model: str
     load: list[LoadReport]
-    kills: KillReport | None
-    malformed: MalformedReport | None
-
-    def as_dict(self) -> dict[str, object]:
-        return asdict(self)
 
     def lines(self) -> list[str]:
-        found = [f"model: {self.model}", *(line for report in self.load for line in report.lines())]
-        return found + (self.kills.lines() if self.kills else []) + (self.malformed.lines() if self.malformed else [])
+        return [f"model: {self.model}", *(line for report in self.load for line in report.lines())]
 
 
 class Room(threading.Thread):
-    """A camera that sends on its clock, whatever the server does."""
+    """A camera that sends a frame whenever one is due, whatever the server does."""
 
-    def __init__(self, url: str, name: str, pictures: Sequence[bytes], fps: float, n: int, begin_s: float) -> None:
+    def __init__(
+        self, url: str, name: str, pictures: Sequence[bytes], fps: float, n: int, begin_s: float
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._url, self._pictures, self._fps, self._n, self._begin_s = url, pictures, fps, n, begin_s
+        self._sent_s: list[float] = []
         self.estimate_ms: list[float] = []
         self.durable_ms: list[float] = []
         self.dropped = self.refused = self.reconnects = self.late = 0
@@ -88,47 +190,49 @@ class Room(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._run()
-        except BaseException as error:  # told to the main thread, which raises it
+            self._send_all()
+        except BaseException as error:  # raised again by the main thread
             self.error = error
 
-    def _run(self) -> None:
-        sent_s: list[float] = []
+    def _send_all(self) -> None:
         with Client(self._url).create(self.name, fps=self._fps, when_behind="drop") as remote:
-            marked = -1
             for index in range(self._n):
                 due_s = self._begin_s + index / self._fps
                 while (left_s := due_s - time.monotonic()) > 0:
-                    estimates = remote.listen(left_s)  # returns as soon as something comes
-                    now_s = time.monotonic()
-                    self.estimate_ms += [(now_s - sent_s[e.frame]) * 1e3 for e in estimates]
-                    if remote.durable > marked:
-                        self.durable_ms += [(now_s - sent_s[i]) * 1e3 for i in range(marked + 1, remote.durable + 1)]
-                        marked = remote.durable
+                    self._note(remote.listen(left_s), remote.durable)  # returns as soon as a message arrives
                 self.late += time.monotonic() - due_s > 1 / self._fps
-                sent_s.append(time.monotonic())
-                estimates = remote.push(self._pictures[index % len(self._pictures)], index / self._fps)
-                self.estimate_ms += [(time.monotonic() - sent_s[e.frame]) * 1e3 for e in estimates]
-            self.estimate_ms += [(time.monotonic() - sent_s[e.frame]) * 1e3 for e in remote.wait()]
+                self._sent_s.append(time.monotonic())
+                self._note(remote.push(self._pictures[index % len(self._pictures)], index / self._fps))
+            self._note(remote.wait())
         self.dropped, self.refused, self.reconnects = remote.dropped, len(remote.refused), remote.reconnects
 
+    def _note(self, estimates: Sequence[RemoteEstimate], durable: int = -1) -> None:
+        """Add the waiting times of these estimates, and of the frames up to `durable` that are newly on
+        record."""
+        now_s = time.monotonic()
+        self.estimate_ms += [1e3 * (now_s - self._sent_s[estimate.frame]) for estimate in estimates]
+        self.durable_ms += [1e3 * (now_s - at_s) for at_s in self._sent_s[len(self.durable_ms) : durable + 1]]
 
-def percentiles(values: Sequence[float]) -> dict[str, float]:
+
+def percentiles(values: list[float]) -> dict[str, float]:
     """Median, 95th and 99th percentile (nearest rank) and the largest."""
-    ordered = sorted(values)
-    n = len(ordered)
-    return {f"p{p}": ordered[-(-p * n // 100) - 1] for p in (50, 95, 99)} | {"max": ordered[-1]} if n else {}
+    return {f"p{p}": percentile(values, p) for p in (50, 95, 99)} | {"max": max(values)} if values else {}
 
 
-def measure_load(model: SurgicalMamba, pictures: Sequence[bytes], streams: int, minutes: float, fps: float, folder: Path) -> LoadReport:
-    """Run `streams` rooms against a server process of its own."""
+def measure_load(
+    model: SurgicalMamba, pictures: Sequence[bytes], streams: int, minutes: float, fps: float, folder: Path
+) -> LoadReport:
+    """Run `streams` rooms against a new server process."""
     model.save(folder / "model")
     n = max(2, round(minutes * 60 * fps))
     settings = (f"limits.sessions={streams}", "limits.requests_per_s=1000")
     with ServerProcess(folder / "model", folder / "data", settings) as server:
         begin_s = time.monotonic() + 0.5
         # Cameras do not fire in step: spread over one interval.
-        rooms = [Room(server.url, f"room {i}", pictures, fps, n, begin_s + i / streams / fps) for i in range(streams)]
+        rooms = [
+            Room(server.url, f"room {i}", pictures, fps, n, begin_s + i / streams / fps)
+            for i in range(streams)
+        ]
         for room in rooms:
             room.start()
         memory: list[tuple[float, int]] = []
@@ -139,69 +243,35 @@ def measure_load(model: SurgicalMamba, pictures: Sequence[bytes], streams: int, 
     for room in rooms:
         if room.error is not None:
             raise room.error
-    settled = [size for at, size in memory if at >= _WARM_UP * seconds] or [memory[-1][1]]
-    estimates = [value for room in rooms for value in room.estimate_ms]
+    settled = [size for at, size in memory if at >= WARM_UP * seconds] or [memory[-1][1]]
+    estimates = [ms for room in rooms for ms in room.estimate_ms]
     dropped = sum(room.dropped for room in rooms)
-    kept_up = dropped == 0 and len(estimates) == streams * n and not any(room.late for room in rooms)
     return LoadReport(
-        streams,
-        fps,
-        seconds,
-        streams * n,
-        len(estimates),
-        dropped,
-        sum(room.refused for room in rooms),
-        sum(room.reconnects for room in rooms),
-        percentiles(estimates),
-        percentiles([value for room in rooms for value in room.durable_ms]),
-        settled[0] / 1e6,
-        settled[-1] / 1e6,
-        max(size for _, size in memory) / 1e6,
-        kept_up,
+        streams=streams,
+        fps=fps,
+        seconds=seconds,
+        frames=streams * n,
+        estimates=len(estimates),
+        dropped=dropped,
+        refused=sum(room.refused for room in rooms),
+        reconnects=sum(room.reconnects for room in rooms),
+        latency_ms=percentiles(estimates),
+        durable_ms=percentiles([ms for room in rooms for ms in room.durable_ms]),
+        memory_start_mb=settled[0] / 1e6,
+        memory_end_mb=settled[-1] / 1e6,
+        memory_peak_mb=max(size for _, size in memory) / 1e6,
+        kept_up=dropped == 0 and len(estimates) == streams * n and not any(room.late for room in rooms),
     )
 
 
 def bench_serve(
-    streams: Sequence[int],
-    minutes: float,
-    fps: float,
-    kills: int,
-    malformed: int,
-    seed: int,
-    on_step: Callable[[str], None] = lambda text: None,
+    streams: Sequence[int], minutes: float, fps: float, on_step: Callable[[str], None] = lambda text: None
 ) -> ServeReport:
-    """The tiny model under load; then, where asked for, killed and lied to."""
+    """The tiny model with each number of rooms in turn; `on_step` is called with what runs next."""
     torch.set_num_threads(1)  # the tiny model gains nothing from more
-    model = untrained_demo()
-    pictures = make_pictures(PICTURES)
-    load, killed, lied = [], None, None
+    model, pictures, load = untrained_demo(), make_pictures(60), []
     for n in streams:
         on_step(f"{n} streams for {minutes:g} minutes")
         with tempfile.TemporaryDirectory() as folder:
             load.append(measure_load(model, pictures, n, minutes, fps, Path(folder)))
-    if kills:
-        with tempfile.TemporaryDirectory() as folder:
-            killed = run_kills(
-                model,
-                Path(folder),
-                pictures,
-                kills,
-                streams=4,
-                fps=5,
-                seed=seed,
-                on_kill=lambda number: on_step(f"kill {number} of {kills}"),
-                settings=("snapshot_frames=16",),
-            )
-    if malformed:
-        on_step(f"{malformed} malformed messages")
-        lied = _measure_malformed(model, pictures, malformed, seed)
-    return ServeReport(machine(), "tiny preset, untrained", load, killed, lied)
-
-
-def _measure_malformed(model: SurgicalMamba, pictures: Sequence[bytes], count: int, seed: int) -> MalformedReport:
-    most = 1500
-    wanted = [row.unpacked() for row in uninterrupted_record(model, [pictures[i % len(pictures)] for i in range(most)], fps=5)]
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder) / "model")
-        with ServerProcess(Path(folder) / "model", Path(folder) / "data", ("limits.requests_per_s=10000",)) as server:
-            return run_malformed(server, pictures, count, seed, wanted, fps=5)
+    return ServeReport(machine(), "tiny preset, untrained", load)

@@ -1,10 +1,23 @@
 """Fair timing on a noisy machine: warm up, take turns, report medians."""
 
+import json
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a benchmark: its fields as JSON, or `lines` as text."""
+
+    def lines(self) -> list[str]:
+        raise NotImplementedError
+
+    def text(self, as_json: bool) -> str:
+        return json.dumps(asdict(self), indent=2) if as_json else "\n".join(self.lines())
 
 
 @dataclass(frozen=True)
@@ -18,10 +31,7 @@ class Timing:
 
 def summarise(seconds: list[float]) -> Timing:
     """Median and 95th percentile (nearest rank) of measured durations."""
-    ordered = sorted(seconds)
-    n = len(ordered)
-    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
-    return Timing(median * 1e3, percentile(seconds, 95) * 1e3, n)
+    return Timing(1e3 * statistics.median(seconds), 1e3 * percentile(seconds, 95), len(seconds))
 
 
 def percentile(values: list[float], percent: int) -> float:
@@ -30,7 +40,7 @@ def percentile(values: list[float], percent: int) -> float:
 
 
 def take_turns(calls: Mapping[str, Callable[[], object]], runs: int, warmup: int = 1) -> dict[str, Timing]:
-    """Time several calls in alternation, so that a busy neighbour slows all of them and ratios stay fair."""
+    """Time several calls in alternation, so that other load slows all of them and ratios stay fair."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(warmup + runs):
         for name, call in calls.items():
@@ -44,4 +54,5 @@ def take_turns(calls: Mapping[str, Callable[[], object]], runs: int, warmup: int
 
 def machine() -> dict[str, object]:
     """What the numbers were measured on."""
-    return {"system": platform.system(), "machine": platform.machine(), "python": platform.python_version(), "cores": os.cpu_count()}
+    system, kind, python = platform.system(), platform.machine(), platform.python_version()
+    return {"system": system, "machine": kind, "python": python, "cores": os.cpu_count()}

@@ -3,33 +3,40 @@
 import json as json_module
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-bench = typer.Typer(no_args_is_help=True, help="Measure speed and size on this machine: medians, 95th percentiles, ratios in one run.")
+if TYPE_CHECKING:
+    from surgicalmamba_lab.bench.stream_long import Agreement, LongRun
+
+bench = typer.Typer(
+    no_args_is_help=True,
+    help="Measure speed and size on this machine: medians, 95th percentiles, ratios in one run.",
+)
 
 Runs = Annotated[int, typer.Option(min=1, help="Timed repetitions of each way.")]
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")]
 Threads = Annotated[int | None, typer.Option(help="Torch threads; by default all cores.")]
+Preset = Annotated[str, typer.Option(help="paper, release or tiny.")]
 
 
 @bench.command()
 def model(
-    preset: Annotated[str, typer.Option(help="paper, release or tiny.")] = "paper",
+    preset: Preset = "paper",
     runs: Runs = 5,
     threads: Threads = None,
     quick: Annotated[bool, typer.Option("--quick", help="One chunk instead of a whole clip.")] = False,
     json: Json = False,
 ) -> None:
-    """Parameters, multiply-accumulates, state, clip against frame-by-frame, rotation in both forms, boundary frame.
+    """Parameters, multiply-accumulates, state; clip against frame-by-frame; both forms of the rotation;
+    boundary frame.
 
     Example: surgicalmamba bench model --preset tiny --runs 3
     """
     from surgicalmamba_lab.bench.model import bench_model
 
-    result = bench_model(preset, runs, threads, quick)
-    typer.echo(json_module.dumps(asdict(result), indent=2) if json else "\n".join(result.lines()))
+    typer.echo(bench_model(preset, runs, threads, quick).text(json))
 
 
 @bench.command()
@@ -39,25 +46,29 @@ def rotation(
     threads: Threads = None,
     json: Json = False,
 ) -> None:
-    """Both forms of the state rotation over sizes: is the one that `form: auto` takes the faster one on this device?
+    """Both forms of the state rotation over sizes: does `form: auto` take the faster one on this device?
 
     Example: surgicalmamba bench rotation --runs 10
     """
-    from surgicalmamba_lab.bench.rotation import bench_rotation, lines
+    from surgicalmamba_lab.bench.model import bench_rotation, rotation_lines
 
     results = bench_rotation(device, runs, threads)
-    typer.echo(json_module.dumps([asdict(result) for result in results], indent=2) if json else "\n".join(lines(results)))
+    as_json = json_module.dumps([asdict(result) for result in results], indent=2)
+    typer.echo(as_json if json else "\n".join(rotation_lines(results)))
 
 
-@bench.command("evaluate")
-def bench_evaluate(
-    rows: Annotated[list[int] | None, typer.Option(help="Sizes to grow through; repeatable. Default: 100 000, 1 and 10 million.")] = None,
+@bench.command()
+def evaluate(
+    rows: Annotated[
+        list[int] | None, typer.Option(help="Sizes; repeatable. Default: 100 000, 1 and 10 million.")
+    ] = None,
     runs: Runs = 3,
-    labels: Annotated[Path | None, typer.Option(help="Cholec80 labels to time the command on, instead of made-up ones.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="Cholec80 labels to time the command on.")] = None,
     predictions: Annotated[Path | None, typer.Option(help="Predictions that belong to --labels.")] = None,
     json: Json = False,
 ) -> None:
-    """Time scoring: the whole command over a test set of 39 videos, and reading and scoring up to 10 million rows.
+    """Time scoring: the whole command over a test set of 39 videos, and reading and scoring up to 10 million
+    rows.
 
     Example: surgicalmamba bench evaluate --rows 100000 --rows 1000000
     """
@@ -66,77 +77,70 @@ def bench_evaluate(
 
     from surgicalmamba_lab.bench.evaluate import measure
 
-    result = measure(rows or [100_000, 1_000_000, 10_000_000], runs, labels, predictions)
-    typer.echo(json_module.dumps(result.as_dict(), indent=2) if json else "\n".join(result.lines()))
+    typer.echo(measure(rows or [100_000, 1_000_000, 10_000_000], runs, labels, predictions).text(json))
 
 
-@bench.command("data")
+@bench.command()
 def data(
-    video: Annotated[Path | None, typer.Option(help="A recording to decode. Default: generated 720p patterns.")] = None,
+    video: Annotated[Path | None, typer.Option(help="A recording. Default: generated 720p patterns.")] = None,
     runs: Runs = 3,
     json: Json = False,
 ) -> None:
-    """Decoding speed against the ffmpeg command line on the same file, bytes per hour of surgery, and prepared frames to training.
+    """Decoding speed against the ffmpeg command line, bytes per hour of surgery, and prepared frames to
+    training.
 
     Example: surgicalmamba bench data --runs 1
     """
-    from surgicalmamba_lab.bench.decode import measure_decode, measure_patterns
-    from surgicalmamba_lab.bench.loading import measure_loading, report_lines
-    from surgicalmamba_lab.bench.timing import machine
+    from surgicalmamba_lab.bench.data import bench_data
 
-    reports = measure_patterns(runs=runs) if video is None else [measure_decode(video, runs)]
-    loading = measure_loading(runs)
-    if json:
-        result = {"machine": machine(), "decode": [asdict(report) for report in reports], "training": asdict(loading)}
-        typer.echo(json_module.dumps(result, indent=2))
-        return
-    for report in reports:
-        size = "x".join(str(n) for n in reversed(report.size_hw))
-        typer.echo(f"{report.file}: {report.codec}, {size}, {report.fps:g} fps, {report.duration_s:.1f} s; baseline {report.baseline}")
-        for row in report.rows:
-            ratio = "" if row.ratio is None else f"  x{row.ratio:.2f}"
-            typer.echo(f"  {row.way:<28} {row.source_s_per_s:8.1f} source s/s  median {row.timing.median_ms:8.1f} ms{ratio}")
-        equal = "equal to" if report.frames_equal else "DIFFERENT FROM"
-        typer.echo(f"  decoded {report.frames_decoded} of {report.frames} frames; pixels {equal} decoding all")
-        typer.echo(f"  {report.jpeg_bytes_per_hour / 1e6:.0f} MB per hour as prepared images")
-    typer.echo("\n".join(report_lines(loading)))
+    typer.echo(bench_data(video, runs).text(json))
 
 
-@bench.command("train")
-def bench_train(
-    preset: Annotated[str, typer.Option(help="paper, release or tiny.")] = "paper",
-    features: Annotated[bool, typer.Option("--features", help="Only training on stored features, not from pixels.")] = False,
+@bench.command()
+def train(
+    preset: Preset = "paper",
+    features: Annotated[bool, typer.Option("--features", help="Only from stored features.")] = False,
     runs: Runs = 3,
     threads: Threads = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Short clips: shows that it runs, not how fast.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Short clips: that it runs, not how fast.")] = False,
     json: Json = False,
 ) -> None:
-    """An optimizer step: frames per second, peak memory of a fresh process, and the shares of loader, backbone, temporal model, optimizer.
+    """An optimizer step: frames per second, peak memory, and the shares of loader, backbone, temporal model,
+    optimizer.
 
     Example: surgicalmamba bench train --preset tiny --features
     """
-    from surgicalmamba_lab.bench.train import bench_train as measure
+    from surgicalmamba_lab.bench.train import bench_train
 
-    result = measure(preset, features, runs, threads, quick)
-    typer.echo(json_module.dumps(asdict(result), indent=2) if json else "\n".join(result.lines()))
+    typer.echo(bench_train(preset, features, runs, threads, quick).text(json))
 
 
 @bench.command()
 def stream(
-    preset: Annotated[str, typer.Option(help="paper, release or tiny.")] = "paper",
-    engines: Annotated[str, typer.Option(help="Comma-separated: eager, compiled, onnx, onnx-int8.")] = "eager,compiled,onnx,onnx-int8",
+    preset: Preset = "paper",
+    engines: Annotated[
+        str, typer.Option(help="Comma-separated: eager, compiled, onnx, onnx-int8.")
+    ] = "eager,compiled,onnx,onnx-int8",
     runs: Runs = 30,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of ONNX Runtime.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Three runs, no memory and no pools.")] = False,
-    long: Annotated[bool, typer.Option("--long", help="Instead: 36,000 frames through the tiny preset; constant cost and drift.")] = False,
-    frames: Annotated[int | None, typer.Option(min=1, help="Frames of --long, or at most of each video with --checkpoint.")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Instead: agreement of a trained model's engines with the model itself.")] = None,
+    long: Annotated[
+        bool,
+        typer.Option("--long", help="Instead: 36,000 frames of the tiny preset; constant cost and drift."),
+    ] = False,
+    frames: Annotated[
+        int | None, typer.Option(min=1, help="Frames of --long, or at most of each video with --checkpoint.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Instead: agreement of a trained model's engines with the model itself."),
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Prepared dataset for --checkpoint.")] = None,
     split: Annotated[str, typer.Option(help="Its videos: train, val, test or all.")] = "test",
     plot: Annotated[Path | None, typer.Option(help="Also draw the figure into this PNG file.")] = None,
     json: Json = False,
 ) -> None:
-    """One live frame in each engine, backbone and temporal part, ordinary and at the end of a chunk; memory; how many streams at once.
+    """One live frame in each engine, ordinary and at the end of a chunk; memory; how many streams at once.
 
     Example: surgicalmamba bench stream --preset tiny --engines eager --quick
     """
@@ -149,41 +153,34 @@ def stream(
     from surgicalmamba_lab.bench.timing import machine
 
     if long or checkpoint is not None:
-        if checkpoint is not None and data is not None:
-            from surgicalmamba_lab.bench.stream_agreement import bench_agreement
+        from surgicalmamba_lab.bench.stream_long import EngineReports, bench_agreement, bench_long
 
-            reports = [bench_agreement(checkpoint, data, split, name, frames, threads) for name in names if name != "eager"]
-        else:
-            from surgicalmamba_lab.bench.stream_long import bench_long
-
-            reports = [bench_long(name, frames or 36_000, threads) for name in names]  # type: ignore[misc]
-        result = {"machine": machine(), "engines": [report.as_dict() for report in reports]}
-        typer.echo(json_module.dumps(result, indent=2) if json else "\n".join(line for report in reports for line in report.lines()))
+        reports: list[LongRun | Agreement] = []
+        for name in names:
+            if checkpoint is None or data is None:
+                reports.append(bench_long(name, frames or 36_000, threads))
+            elif name != "eager":
+                reports.append(bench_agreement(checkpoint, data, split, name, frames, threads))
+        typer.echo(EngineReports(machine(), reports).text(json))
         return
 
-    from surgicalmamba_lab.bench.stream import bench_stream
+    from surgicalmamba_lab.bench.stream import bench_stream, plot_stream
 
     measured = bench_stream(preset, names, 3 if quick else runs, threads, memory=not quick, pool=not quick)
     if plot is not None:
-        from surgicalmamba_lab.bench.stream_plot import plot_stream
-
-        plot_stream(measured.as_dict(), plot)
-    typer.echo(json_module.dumps(measured.as_dict(), indent=2) if json else "\n".join(measured.lines()))
+        plot_stream(measured, plot)
+    typer.echo(measured.text(json))
 
 
-@bench.command("serve")
-def bench_serve_command(
-    streams: Annotated[list[int] | None, typer.Option(min=1, help="Rooms at once; repeatable. Default: 16 and 64.")] = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="Length of each load run.")] = 10.0,
+@bench.command()
+def serve(
+    streams: Annotated[list[int] | None, typer.Option(min=1, help="Rooms. Default: 16 and 64.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Length of each run.")] = 10.0,
     fps: Annotated[float, typer.Option(min=0.1, help="Frames per second of each room.")] = 1.0,
-    kills: Annotated[int, typer.Option(min=0, help="Also kill -9 the server this often under load and compare the records.")] = 0,
-    malformed: Annotated[int, typer.Option(min=0, help="Also send this many malformed messages.")] = 0,
-    load: Annotated[bool, typer.Option("--load/--no-load", help="Leave the load runs out with --no-load.")] = True,
-    seed: Annotated[int, typer.Option(help="Of kill moments and malformed messages.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="16 streams for half a minute.")] = False,
     json: Json = False,
 ) -> None:
-    """The live server on loopback with the tiny model: latency, drops and memory of many rooms; kill -9; malformed messages.
+    """The live server on loopback with the tiny model: latency, drops and memory with many rooms.
 
     Example: surgicalmamba bench serve --quick
     """
@@ -191,10 +188,5 @@ def bench_serve_command(
 
     from surgicalmamba_lab.bench.serve import bench_serve
 
-    console = Console(stderr=True)
-    counts = [] if not load else [16] if quick and not streams else streams or [16, 64]
-    result = bench_serve(counts, 0.5 if quick else minutes, fps, kills, malformed, seed, console.print)
-    typer.echo(json_module.dumps(result.as_dict(), indent=2) if json else "\n".join(result.lines()))
-    broken = (result.kills is not None and not result.kills.is_clean) or (result.malformed is not None and result.malformed.unanswered > 0)
-    if broken:
-        raise typer.Exit(1)
+    counts = streams or ([16] if quick else [16, 64])
+    typer.echo(bench_serve(counts, 0.5 if quick else minutes, fps, Console(stderr=True).print).text(json))

@@ -1,1 +1,2 @@
-"""Studies: lists of training runs, resumed after any interruption, and the tables and figures made from them."""
+"""Studies: lists of training runs, resumed after any interruption, and the tables and figures made from
+them."""

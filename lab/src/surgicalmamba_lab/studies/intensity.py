@@ -1,10 +1,12 @@
-"""What could an intensity network know? Classifiers of boundaries on what it sees, and on more, apart from any model.
+"""`study intensity`: what can an intensity network learn? Classifiers of boundaries on its input, and on
+more, outside any model.
 
-The network of the first block sees the frames of its convolution. A classifier trained on just these frames of the raw features bounds what
-it can learn; one that also sees running means or a longer window shows what `intensity.memory` or a deeper block could add."""
+The network of the first block sees the frames of its convolution. A classifier trained on these frames of
+the raw features bounds what it can learn; one that also sees running means or a longer window shows what
+`intensity.memory` or a deeper block could add."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,20 +15,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surgicalmamba.core.ssd import running_means
-from surgicalmamba.data.store import PreparedDataset, PreparedVideo
+from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.eval.pairs import FloatArray
+from surgicalmamba.eval.pairs import FloatArray, IntArray
+from surgicalmamba.eval.score import Json
+from surgicalmamba.report.tables import markdown_table
 from surgicalmamba.train.inside import IntensityMeasures, boundary_frames, intensity_measures
 from surgicalmamba.train.losses import UNLABELLED, transition_target
+from surgicalmamba_lab.studies.results import section_head
 
 EPOCHS, BATCH, RATE, HIDDEN = 6, 256, 2e-3, 64
 View = Callable[[Tensor], Tensor]
-"""Features of a video (t, d) -> what a classifier sees of each frame (t, any width), from the past alone."""
+"""Features of a video (t, d) -> input of a classifier for each frame (t, any width), from the past alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What a view allows: measures of every seed over all videos, each scored by a classifier that has not seen it."""
+    """The measures of every seed over all videos, each scored by a classifier that was not trained on it."""
 
     view: str
     by_seed: tuple[IntensityMeasures, ...]
@@ -50,7 +55,7 @@ def last_frames(k: int) -> View:
 
 
 def with_means(k: int, memory: Sequence[int]) -> View:
-    """The same with running means, as `intensity.memory` gives them to the network."""
+    """The same with running means, as the network gets them with `intensity.memory`."""
 
     def view(x: Tensor) -> Tensor:
         frames = torch.tensor(memory, dtype=x.dtype)
@@ -61,7 +66,7 @@ def with_means(k: int, memory: Sequence[int]) -> View:
 
 
 def usual_views(d_conv: int, memory: Sequence[int]) -> dict[str, View]:
-    """What the first block sees, that with memory, and two longer windows."""
+    """The input of the first block, the same with memory, and two longer windows."""
     means = ", ".join(map(str, memory))
     return {
         f"{d_conv} frames, as the first block": last_frames(d_conv),
@@ -80,15 +85,19 @@ def boundary_bounds(
     seeds: int,
     progress: Callable[[int], None],
 ) -> list[Bound]:
-    """Train a classifier for every view, fold and seed, and measure it as the intensity of a model is measured."""
+    """Train a classifier for every view, fold and seed, and measure it as the intensity of a model is
+    measured."""
     if dataset.kind != "features":
-        raise ConfigError(f"{dataset.folder} holds pictures; prepare features of them first (prepare ... --features MODEL).")
+        raise ConfigError(
+            f"{dataset.folder} holds pictures; prepare features of them first (prepare ... --features MODEL)."
+        )
     videos = [dataset.videos[name] for name in sorted(dataset.videos)]
     if not 2 <= n_folds <= len(videos):
-        raise ConfigError(f"--folds {n_folds}: {dataset.folder} has {len(videos)} videos; give 2 to {len(videos)}.")
-    fps = float(dataset.fps)
-    targets = [transition_target(torch.from_numpy(video.labels.copy()), fps, rise_s, fall_s) for video in videos]
-    frames = boundary_frames([v.labels for v in videos], [t.double().numpy() for t in targets], fps, rise_s, fall_s)
+        n = len(videos)
+        raise ConfigError(f"--folds {n_folds}: {dataset.folder} has {n} videos; give 2 to {n}.")
+    labels, fps = [video.labels for video in videos], float(dataset.fps)
+    targets = [transition_target(torch.from_numpy(of.copy()), fps, rise_s, fall_s) for of in labels]
+    frames = boundary_frames(labels, [target.double().numpy() for target in targets], fps, rise_s, fall_s)
     done, bounds = 0, []
     for name, view in views.items():
         seen = [view(torch.from_numpy(np.array(video.features, dtype=np.float32))) for video in videos]
@@ -97,7 +106,7 @@ def boundary_bounds(
             logits: list[FloatArray] = [np.empty(0)] * len(videos)
             for fold in range(n_folds):
                 train = [i for i in range(len(videos)) if i % n_folds != fold]
-                classifier = _trained([seen[i] for i in train], [targets[i] for i in train], [videos[i] for i in train], seed)
+                classifier = _trained([(seen[i], targets[i], labels[i]) for i in train], seed)
                 for i in range(fold, len(videos), n_folds):
                     with torch.no_grad():
                         logits[i] = classifier(seen[i])[:, 0].double().numpy()
@@ -108,11 +117,12 @@ def boundary_bounds(
     return bounds
 
 
-def _trained(seen: Sequence[Tensor], targets: Sequence[Tensor], videos: Sequence[PreparedVideo], seed: int) -> nn.Module:
-    """A small network trained with the transition loss on single frames in random order."""
-    x, target = torch.cat(list(seen)), torch.cat(list(targets)).float()
-    labelled = torch.from_numpy(np.concatenate([video.labels for video in videos]) != UNLABELLED)
-    x, target = x[labelled], target[labelled]
+def _trained(videos: Sequence[tuple[Tensor, Tensor, IntArray]], seed: int) -> nn.Module:
+    """A small network trained with the transition loss on single frames in random order. A video is its
+    input, targets and labels."""
+    seen, targets, labels = zip(*videos, strict=True)
+    labelled = torch.from_numpy(np.concatenate(labels) != UNLABELLED)
+    x, target = torch.cat(seen)[labelled], torch.cat(targets).float()[labelled]
     mean, deviation = x.mean(0), x.std(0).clamp(min=1e-6)
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -121,7 +131,9 @@ def _trained(seen: Sequence[Tensor], targets: Sequence[Tensor], videos: Sequence
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE)
     for _ in range(EPOCHS):
         for rows in torch.randperm(len(x), generator=generator).split(BATCH):
-            loss = F.binary_cross_entropy_with_logits(network((x[rows] - mean) / deviation)[:, 0], target[rows])
+            loss = F.binary_cross_entropy_with_logits(
+                network((x[rows] - mean) / deviation)[:, 0], target[rows]
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -141,13 +153,32 @@ class _Scale(nn.Module):
 
 def bounds_table(bounds: Sequence[Bound]) -> list[list[str]]:
     """Header and a row per view."""
-    rows = [["what is seen", "cross-entropy", "of a constant", "average precision", "by chance", "mean inside", "after boundaries"]]
+    head = ["what is seen", "cross-entropy", "of a constant", "average precision", "by chance", "mean inside"]
+    rows = [[*head, "after boundaries"]]
     for bound in bounds:
-
-        def shown(name: str, bound: Bound = bound) -> str:
-            deviation = bound.deviation(name)
-            return f"{bound.mean(name):.3f}" + ("" if math.isnan(deviation) else f" ± {deviation:.3f}")
-
-        constant, chance = f"{bound.mean('bce_of_constant'):.3f}", f"{bound.mean('boundary_share'):.3f}"
-        rows.append([bound.view, shown("bce"), constant, shown("average_precision"), chance, shown("inside"), shown("after_boundaries")])
+        cells = {}
+        for name in (
+            "bce",
+            "bce_of_constant",
+            "average_precision",
+            "boundary_share",
+            "inside",
+            "after_boundaries",
+        ):
+            is_constant = name in ("bce_of_constant", "boundary_share") or math.isnan(bound.deviation(name))
+            spread = "" if is_constant else f" ± {bound.deviation(name):.3f}"
+            cells[name] = f"{bound.mean(name):.3f}{spread}"
+        rows.append([bound.view, *cells.values()])
     return rows
+
+
+def section(
+    bounds: Sequence[Bound], about: Mapping[str, Json], title: str, seeds: int, folds: int, n_videos: int
+) -> str:
+    """The study's section of a results page."""
+    scope = f"Seeds {', '.join(map(str, range(seeds)))}; {folds} folds, {n_videos} videos."
+    note = "Classifiers on raw features; mean ± deviation over seeds. Measures as `inside` in a training log."
+    return (
+        "\n".join([*section_head(title, about, scope), *markdown_table(bounds_table(bounds)), "", note])
+        + "\n"
+    )

@@ -1,9 +1,12 @@
-"""One training run of the recall study: from settings to an accuracy at the plateau, resumed after kill -9 with the same bits.
+"""One training run of the recall study, to the accuracy at the plateau. After kill -9 it resumes to the same
+bits.
 
-OUT/cells/RUN/states        what it needs to resume       OUT/cells/RUN/result.json      accuracies; written last, so the run is done
+OUT/cells/RUN/states        what it needs to resume
+OUT/cells/RUN/result.json   accuracies; written last, so the run is done
 
-The rate rises, stays until the loss is flat or recall is solved, then falls to zero. Recall is learned as a jump after a long flat stretch,
-so a schedule of a fixed length would compare when runs jump, not what they reach."""
+The learning rate rises, stays until the loss is flat or recall is solved, then falls to zero. Recall is
+learned as a jump after a long flat stretch, so a schedule of fixed length would compare when runs jump,
+not what they reach."""
 
 import json
 import time
@@ -14,19 +17,56 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from surgicalmamba.core.state import BlockState
 from surgicalmamba.errors import StudyError
 from surgicalmamba.files import write_atomic
+from surgicalmamba.model.surgical_mamba import DualPathBlock, PathConfig
 from surgicalmamba.train.config import OptimSettings
 from surgicalmamba.train.loop import adamw, set_learning_rate
 from surgicalmamba.train.state import RunState, load_state, save_state
-from surgicalmamba_lab.studies.mqar_config import Cell, MqarConfig, Variant
-from surgicalmamba_lab.studies.mqar_data import Batch, make_batch
-from surgicalmamba_lab.studies.mqar_model import RecallModel
+from surgicalmamba_lab.studies.mqar_task import Batch, Cell, MqarConfig, Variant, make_batch
+
+
+class RecallModel(nn.Module):
+    """Embedding, single-path blocks without feed-forward layer as in Mamba-2, and the embedding again as
+    the output. Without rotation in `path` it is the baseline; nothing else differs."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        d_model: int,
+        n_layers: int,
+        path: PathConfig,
+        length: int,
+        embedding_std: float,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, d_model)
+        nn.init.normal_(self.embedding.weight, std=embedding_std)
+        self.layers = nn.ModuleList(
+            DualPathBlock(d_model, path, None, ffn_ratio=None, clip_len=length, slow_carries=True)
+            for _ in range(n_layers)
+        )
+        self.norm = nn.LayerNorm(d_model)
+
+    def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """tokens (b, T), places (b, m) -> logits (b, m, vocabulary), only at the questions: logits are the
+        main cost."""
+        x = self.embedding(tokens)
+        start = [0] * len(tokens)
+        for layer in self.layers:
+            assert isinstance(layer, DualPathBlock)
+            state = layer.slow.initial_state(len(tokens), x.dtype, x.device)
+            x, _, _ = layer(x, BlockState(state, None), start)
+        asked = torch.take_along_dim(x, places[..., None], dim=1)  # (b, m, d)
+        return F.linear(self.norm(asked), self.embedding.weight)
+
 
 LOG_EVERY = 64
-"""Updates between two entries of the log: mean loss and recall of the training batches with T/4 pairs since the entry before."""
+"""Updates between two entries of the log, which are means over the batches with T/4 pairs since the last
+entry."""
 _TRAIN, _CHOOSE, _REPORT = range(3)  # streams of random numbers that share nothing
 Loss = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -49,12 +89,12 @@ class RecallRun:
         return out / "cells" / self.name
 
     def settings(self) -> dict[str, object]:
-        """What decides this run's outcome; a study may be widened without training again."""
+        """The settings that decide the result of this run; others may change without training again."""
         ignored = {"cells", "variants", "rates", "rate_seeds", "save_every"}
         return {**json.loads(self.config.model_dump_json(exclude=ignored)), "run": self.name}
 
     def result(self, out: Path) -> dict[str, object] | None:
-        """What a finished run found; None before. A run of other settings is refused."""
+        """The result of a finished run; None before. A run with other settings is refused."""
         file = self.folder(out) / "result.json"
         if not file.is_file():
             return None
@@ -68,12 +108,16 @@ class RecallRun:
         mine = self.settings()
         for key in sorted({*mine, *settings}):
             if mine.get(key) != settings.get(key):
-                raise StudyError(f"{self.folder(out)} was made with {key}={settings.get(key)}, not {mine.get(key)}; give another --out.")
+                raise StudyError(
+                    f"{self.folder(out)} was made with {key}={settings.get(key)}, not {mine.get(key)}; give "
+                    "another --out."
+                )
 
 
 @dataclass
 class Progress:
-    """How far a run is. `log` holds [update, loss, recall] of sequences with T/4 pairs; `stopped_at` is where the rate began to fall."""
+    """How far a run is. `log` holds [update, loss, recall] of sequences with T/4 pairs; at `stopped_at`
+    the rate began to fall."""
 
     update: int = 0
     stopped_at: int | None = None
@@ -83,7 +127,7 @@ class Progress:
     seconds: float = 0.0
 
     def note(self, loss: float, recall: float, scored: bool) -> None:
-        """Take in an update."""
+        """Count an update; `scored`: its batch had T/4 pairs."""
         self.update += 1
         if scored:
             self.since.append([loss, recall])
@@ -93,10 +137,15 @@ class Progress:
 
     def end(self, config: MqarConfig) -> int | None:
         """The number of updates of the whole run, once it is known."""
-        return None if self.stopped_at is None else self.stopped_at + max(1, round(config.decay_share * self.stopped_at))
+        return (
+            None
+            if self.stopped_at is None
+            else self.stopped_at + max(1, round(config.decay_share * self.stopped_at))
+        )
 
     def should_stop(self, config: MqarConfig) -> bool:
-        """Whether the full rate has done its work: recall is solved, or the loss is flat, or there were enough updates."""
+        """Whether the rate should fall: recall is solved, or the loss is flat, or there were enough
+        updates."""
         if self.log and self.log[-1][0] == self.update and self.log[-1][2] >= config.solved:
             return True
         if self.update < config.min_updates:
@@ -107,7 +156,9 @@ class Progress:
         if self.update % LOG_EVERY or len(self.log) < 2 * entries:
             return False
         losses = [loss for _, loss, _ in self.log]
-        return float(np.mean(losses[-entries:])) > (1 - config.flat_share) * float(np.mean(losses[-2 * entries : -entries]))
+        return float(np.mean(losses[-entries:])) > (1 - config.flat_share) * float(
+            np.mean(losses[-2 * entries : -entries])
+        )
 
 
 def rate_share(progress: Progress, config: MqarConfig) -> float:
@@ -120,17 +171,20 @@ def rate_share(progress: Progress, config: MqarConfig) -> float:
 
 
 def training_batch(run: RecallRun, update: int) -> Batch:
-    """The batch of an update: one of each number of pairs in turn. The variant plays no part."""
+    """The batch of an update: one of each number of pairs in turn, the same for every variant."""
     config, size = run.config, run.config.batch(run.cell)
     number, dataset = divmod(update, len(config.pair_shares))
     if config.examples is not None:
         number %= max(1, config.examples // size)
     rng = np.random.default_rng([run.seed, _TRAIN, dataset, number])
-    return make_batch(size, run.cell.length, run.cell.length // config.pair_shares[dataset], run.cell.vocabulary, rng)
+    return make_batch(
+        size, run.cell.length, run.cell.length // config.pair_shares[dataset], run.cell.vocabulary, rng
+    )
 
 
 def build(run: RecallRun) -> tuple[RecallModel, torch.optim.Optimizer]:
-    """The untrained model and its optimizer. All variants of a seed begin with the same weights, those that turn the state apart."""
+    """The untrained model and its optimizer. All variants of a seed start with the same weights, except
+    the rotators."""
     model = _drawn(run, run.variant)
     if run.variant != "plain":
         model.load_state_dict(_drawn(run, "plain").state_dict(), strict=False)
@@ -140,11 +194,19 @@ def build(run: RecallRun) -> tuple[RecallModel, torch.optim.Optimizer]:
 def _drawn(run: RecallRun, variant: Variant) -> RecallModel:
     torch.manual_seed(run.seed)
     path = run.config.path(run.cell, variant)
-    return RecallModel(run.cell.vocabulary, run.cell.d_model, run.config.n_layers, path, run.cell.length, run.config.embedding_std)
+    return RecallModel(
+        run.cell.vocabulary,
+        run.cell.d_model,
+        run.config.n_layers,
+        path,
+        run.cell.length,
+        run.config.embedding_std,
+    )
 
 
 def train_run(run: RecallRun, out: Path, device: str = "cpu") -> dict[str, object]:
-    """Train from the newest saved state to the plateau and write result.json. A rate at which the loss is no number ends early, at 0 %."""
+    """Train from the newest saved state to the plateau and write result.json. A run whose loss becomes NaN
+    or infinite ends early, at 0 %."""
     if (done := run.result(out)) is not None:
         return done
     torch.set_num_threads(1)
@@ -163,7 +225,11 @@ def train_run(run: RecallRun, out: Path, device: str = "cpu") -> dict[str, objec
             progress.stopped_at = progress.update
         if progress.update % config.save_every == 0 and finite:
             progress.seconds = seconds + time.monotonic() - start
-            save_state(folder, progress.update, RunState(_tensors(model, optimizer), {**vars(progress), "settings": run.settings()}))
+            save_state(
+                folder,
+                progress.update,
+                RunState(_tensors(model, optimizer), {**vars(progress), "settings": run.settings()}),
+            )
     chosen_by, accuracy = (_accuracies(run, model, stream, finite) for stream in (_CHOOSE, _REPORT))
     result: dict[str, object] = {
         "settings": run.settings(),
@@ -183,7 +249,7 @@ def train_run(run: RecallRun, out: Path, device: str = "cpu") -> dict[str, objec
 
 
 def _loss(model: RecallModel, compiled: bool) -> Loss:
-    """Mean cross-entropy at the questions and the share answered rightly, percent."""
+    """Mean cross-entropy at the questions, and the share of right answers in percent."""
 
     def loss_of(tokens: Tensor, places: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
         logits = model(tokens, places)
@@ -208,14 +274,16 @@ def _step(
 
 def _on(batch: Batch, model: RecallModel) -> tuple[Tensor, Tensor, Tensor]:
     device = model.embedding.weight.device
-    tokens, places, answers = (torch.from_numpy(part).to(device) for part in (batch.tokens, batch.places, batch.answers))
+    tokens, places, answers = (
+        torch.from_numpy(part).to(device) for part in (batch.tokens, batch.places, batch.answers)
+    )
     return tokens, places, answers
 
 
 @torch.inference_mode()
 def _accuracies(run: RecallRun, model: RecallModel, stream: int, finite: bool) -> list[float]:
-    """Share of questions answered rightly, in percent, of batches with T/4 pairs that training does not use and every run shares.
-    Zeros for a model whose loss was no number."""
+    """Right answers in percent, for each of the test batches: T/4 pairs, not used in training, the same
+    for every run. Zeros for a model whose loss was not finite."""
     size = min(run.config.batch(run.cell), run.config.test_examples)
     shares = []
     n_batches = -(-run.config.test_examples // size)
@@ -223,7 +291,9 @@ def _accuracies(run: RecallRun, model: RecallModel, stream: int, finite: bool) -
         return [0.0] * n_batches
     for number in range(n_batches):
         rng = np.random.default_rng([stream, number])
-        tokens, places, answers = _on(make_batch(size, run.cell.length, run.cell.n_pairs, run.cell.vocabulary, rng), model)
+        tokens, places, answers = _on(
+            make_batch(size, run.cell.length, run.cell.n_pairs, run.cell.vocabulary, rng), model
+        )
         shares.append(100.0 * float((model(tokens, places).argmax(-1) == answers).float().mean()))
     return shares
 
@@ -237,14 +307,23 @@ def _tensors(model: RecallModel, optimizer: torch.optim.Optimizer) -> dict[str, 
 
 
 def _restore(run: RecallRun, out: Path, model: RecallModel, optimizer: torch.optim.Optimizer) -> Progress:
-    """The newest saved state into model and optimizer, and how far it was."""
+    """Load the newest saved state into model and optimizer."""
     state = load_state(run.folder(out))
     if state is None:
         return Progress()
     values = dict(state.values)
     run.refuse_other(values.pop("settings"), out)
-    model.load_state_dict({name.removeprefix("model."): value for name, value in state.tensors.items() if name.startswith("model.")})
+    model.load_state_dict(
+        {
+            name.removeprefix("model."): value
+            for name, value in state.tensors.items()
+            if name.startswith("model.")
+        }
+    )
     for name, parameter in model.named_parameters():
-        moments = {moment: state.tensors[f"{moment}.{name}"].to(parameter.device) for moment in ("exp_avg", "exp_avg_sq")}
+        moments = {
+            moment: state.tensors[f"{moment}.{name}"].to(parameter.device)
+            for moment in ("exp_avg", "exp_avg_sq")
+        }
         optimizer.state[parameter] = {**moments, "step": state.tensors[f"step.{name}"].reshape(())}
     return Progress(**values)  # type: ignore[arg-type]

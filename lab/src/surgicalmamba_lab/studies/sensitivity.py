@@ -1,25 +1,38 @@
-"""Appendix "Hyperparameter sensitivity": rank, chunk, state and number of blocks, each swept with the other three as in the recipe; and the
-angle at which rotations begin, where paper and release differ a hundredfold."""
+"""`study sensitivity`, the paper's appendix "Hyperparameter sensitivity": rank, chunk, state and number of
+blocks, each swept with the others as in the recipe. And the start angle of the rotations, where paper and
+release differ a hundredfold."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError
+from surgicalmamba.eval.score import Json
 from surgicalmamba.model.surgical_mamba import ModelConfig, RotationConfig
+from surgicalmamba.report.colours import colour
+from surgicalmamba.report.figures import save_figure
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba_lab.studies.benchmark import RunJobs, System, refuse_other_networks, system_jobs
-from surgicalmamba_lab.studies.division import divide
-from surgicalmamba_lab.studies.results import Row, gather
+from surgicalmamba_lab.studies.results import (
+    Row,
+    division_words,
+    gather,
+    markdown,
+    put_on_page,
+    write_results,
+)
+from surgicalmamba_lab.studies.runs import RunJobs, System, divide, refuse_other_networks, system_jobs
 
 DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting: its letter in the paper, how it is read, how it is turned, and the values tried unless others are given."""
+    """One setting: its letter in the paper, how to read and set it, and the values to try by default."""
 
     letter: str
     title: str
@@ -31,15 +44,17 @@ class Knob:
 
 def _rotation(model: ModelConfig) -> RotationConfig:
     if model.block.slow.rotation is None:
-        raise ConfigError("the recipe has no rotation to sweep; leave rank, chunk and angle out or use a recipe with block.slow.rotation.")
+        raise ConfigError(
+            "the recipe has no rotation to sweep; leave rank, chunk and angle out or use a recipe with "
+            "block.slow.rotation."
+        )
     return model.block.slow.rotation
 
 
 def _with_chunk(model: ModelConfig, chunk_len: float) -> ModelConfig:
     """Slow and fast path; the head's chunk is a setting of its own."""
-    fast = model.block.fast
-    slow = model.block.slow.with_(chunk_len=chunk_len)
-    return model.with_(block=model.block.with_(slow=slow, fast=None if fast is None else fast.with_(chunk_len=chunk_len)))
+    slow, fast = model.block.slow.with_(chunk_len=chunk_len), model.block.fast
+    return model.with_(block=model.block.with_(slow=slow, fast=fast and fast.with_(chunk_len=chunk_len)))
 
 
 def _octaves(value: int) -> tuple[int, ...]:
@@ -48,7 +63,13 @@ def _octaves(value: int) -> tuple[int, ...]:
 
 
 KNOBS: dict[str, Knob] = {
-    "rank": Knob("r", "rotation rank r", lambda model: _rotation(model).rank, lambda model, r: model.with_rotation(rank=r), _octaves),
+    "rank": Knob(
+        "r",
+        "rotation rank r",
+        lambda model: _rotation(model).rank,
+        lambda model, r: model.with_rotation(rank=r),
+        _octaves,
+    ),
     "chunk": Knob("C", "chunk, frames", lambda model: model.block.slow.chunk_len, _with_chunk, _octaves),
     "state": Knob(
         "N",
@@ -58,7 +79,11 @@ KNOBS: dict[str, Knob] = {
         lambda n: (n // 2, n, 2 * n, 4 * n),
     ),
     "blocks": Knob(
-        "K", "blocks K", lambda model: model.n_blocks, lambda model, k: model.with_(n_blocks=k), lambda k: tuple(range(1, k + 3))
+        "K",
+        "blocks K",
+        lambda model: model.n_blocks,
+        lambda model, k: model.with_(n_blocks=k),
+        lambda k: tuple(range(1, k + 3)),
     ),
     "angle": Knob(
         "theta",
@@ -73,6 +98,10 @@ OF_ROTATION = ("rank", "chunk", "angle")
 """Sweeps that change nothing in a model without rotation."""
 PAPER = ("rank", "chunk", "state", "blocks")
 """The sweeps of the paper's figure."""
+LINES = {
+    "relaxed-published": ("relaxed, 10 s", "-", "o", colour(0)),
+    "strict": ("strict", "--", "s", colour(5)),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,25 +122,28 @@ class Sensitivity:
     sweeps: dict[str, Sweep]
 
 
-def sweep_systems(config: TrainConfig, values: Mapping[str, Sequence[float]]) -> dict[str, dict[float, System]]:
-    """For each knob its values and their recipes. The default is one and the same system in all of them; a value that contradicts
-    another setting is refused with the knob's name."""
+def sweep_systems(
+    config: TrainConfig, values: Mapping[str, Sequence[float]]
+) -> dict[str, dict[float, System]]:
+    """For each knob its values and their recipes. The default is the same system in all of them; a value
+    that contradicts another setting is refused with the knob's name."""
     refuse_other_networks(config, "sensitivity")
     systems: dict[str, dict[float, System]] = {}
-    for name, tried in values.items():
+    for name, chosen in values.items():
         if name in OF_ROTATION:
             _rotation(config.model.variant(config.variant))
         knob = KNOBS[name]
         default = knob.value(config.model)
         systems[name] = {}
-        for value in sorted({default, *(tried or knob.usual(default))}):
+        for value in sorted({default, *(chosen or knob.usual(default))}):
             if value == default:
                 systems[name][value] = System(DEFAULT, config)
                 continue
             try:
-                systems[name][value] = System(f"{knob.letter}{value:g}", config.with_(model=knob.turn(config.model, value)))
+                turned = config.with_(model=knob.turn(config.model, value))
             except ConfigError as error:
                 raise ConfigError(f"--{name} {value:g} does not fit the recipe: {error}") from None
+            systems[name][value] = System(f"{knob.letter}{value:g}", turned)
     return systems
 
 
@@ -130,13 +162,102 @@ def run_sensitivity(
     systems = sweep_systems(config, values)
     view, chosen = divide(dataset, out, splits, folds, train_folds)
     once = {system.name: system for by_value in systems.values() for system in by_value.values()}
-    ordered = [once[DEFAULT], *(system for name, system in once.items() if name != DEFAULT)]
+    ordered = [once.pop(DEFAULT), *once.values()]
     jobs = system_jobs(ordered, view, range(seeds), chosen, name_splits=True)
     run(jobs, "runs")
-    rows = gather(jobs, out, view)
-    by_name = {row.name: row for row in rows}
+    rows = {row.name: row for row in gather(jobs, out, view)}
+    sweeps = {}
+    for name, by_value in systems.items():
+        knob = KNOBS[name]
+        of_knob = {value: rows[system.name] for value, system in by_value.items()}
+        sweeps[name] = Sweep(knob, knob.value(config.model), of_knob)
+    return Sensitivity(view, list(rows.values()), sweeps)
+
+
+# What the study writes: results.json, the paper's figure, and its section of the results page.
+
+
+def write_sensitivity(
+    study: Sensitivity, out: Path, about: Mapping[str, Json], page: Path | None, title: str | None
+) -> Path:
+    """Results and figure into the study's folder; with a page also the section, its figure beside the
+    page."""
+    title = title or f"Sensitivity, {study.dataset.name}, {division_words(study.rows[0])}"
     sweeps = {
-        name: Sweep(KNOBS[name], KNOBS[name].value(config.model), {value: by_name[s.name] for value, s in by_value.items()})
-        for name, by_value in systems.items()
+        name: {
+            "default": sweep.default,
+            "rows": {f"{value:g}": row.name for value, row in sweep.rows.items()},
+        }
+        for name, sweep in study.sweeps.items()
     }
-    return Sensitivity(view, rows, sweeps)
+    file = write_results(out, "sensitivity", study.dataset, study.rows, {**about, "sweeps": sweeps})
+    figure = draw_sensitivity(list(study.sweeps.values()), title)
+    save_figure(figure, out, "sensitivity")
+    if page is not None:
+        text = markdown(title, study.rows, about) + "\n" + " ".join(map(ranges, study.sweeps.values())) + "\n"
+        put_on_page(
+            page, title, text, (figure, "", "Accuracy over each hyperparameter, under both protocols")
+        )
+    return file
+
+
+def ranges(sweep: Sweep) -> str:
+    """How far the sweep's strict accuracies lie from the default's, and the deviation over videos to
+    compare with."""
+    means = {value: row.mean("strict", "accuracy") for value, row in sweep.rows.items()}
+    others = [mean - means[sweep.default] for value, mean in means.items() if value != sweep.default]
+    if not others:
+        return f"{sweep.knob.letter}: nothing but the default {sweep.default:g} was tried."
+    spread = _accuracy(sweep.rows[sweep.default], "strict")["std_videos"]
+    values = ", ".join(f"{value:g}" for value in means)
+    return (
+        f"{sweep.knob.letter} in {values}: strict accuracy {min(others):+.2f} to {max(others):+.2f} points "
+        "from that of "
+        f"{sweep.default:g}; its deviation over videos is {spread:.2f}."
+    )
+
+
+def _accuracy(row: Row, protocol: str) -> Mapping[str, float]:
+    return row.report.scores[protocol].metrics["accuracy"]
+
+
+def draw_sensitivity(sweeps: Sequence[Sweep], title: str) -> Figure:
+    """A panel per sweep: accuracy under both protocols with a band of one deviation over videos; dotted:
+    the default."""
+    n_rows = -(-len(sweeps) // 2)
+    figure = Figure(figsize=(9.0 if len(sweeps) > 1 else 5.0, 0.7 + 2.9 * n_rows), layout="constrained")
+    panels = figure.subplots(n_rows, min(2, len(sweeps)), sharey=True, squeeze=False)
+    for axes, sweep in zip(panels.flat, sweeps, strict=False):
+        _draw_sweep(axes, sweep)
+    for axes in panels.flat[len(sweeps) :]:
+        axes.set_visible(False)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("accuracy, %")
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=2)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _draw_sweep(axes: Axes, sweep: Sweep) -> None:
+    values, rows = list(sweep.rows), list(sweep.rows.values())
+    places = range(len(values))
+    for protocol, (label, style, mark, ink) in LINES.items():
+        if protocol not in rows[0].report.scores:
+            continue
+        means = [row.mean(protocol, "accuracy") for row in rows]
+        deviations = [_accuracy(row, protocol)["std_videos"] for row in rows]
+        low, high = ([m + sign * d for m, d in zip(means, deviations, strict=True)] for sign in (-1, 1))
+        axes.fill_between(places, low, high, color=ink, alpha=0.15, linewidth=0)
+        axes.plot(places, means, color=ink, linestyle=style, marker=mark, markersize=4, label=label)
+    axes.axvline(values.index(sweep.default), color="#555555", linestyle=":", linewidth=1.2)
+    axes.set_xticks(places, [f"{value:g}" for value in values])
+    axes.set_xlabel(sweep.knob.title)
+    axes.grid(axis="y", color="#00000020")
+    top = axes.secondary_xaxis("top")
+    counts = [row.parameters for row in rows]
+    texts = [f"{count / 1e6:.2f}M" if count >= 1e6 else f"{count / 1e3:.0f}k" for count in counts]
+    top.set_xticks(places, texts, fontsize=7)
+    top.tick_params(length=0)
+    top.set_xlabel("weights", fontsize=7)
+    axes.spines[["right"]].set_visible(False)

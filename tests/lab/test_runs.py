@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import ConfigError, StudyError
-from surgicalmamba_lab.studies.division import divided, fold_splits, tuning_split
+from surgicalmamba_lab.studies.runs import divided, fold_splits, tuning_split
 
 
 def test_folds_are_every_nth_video_of_train_and_val_and_leave_the_test_videos_out(toy):
@@ -52,7 +52,10 @@ def test_tuning_takes_validation_videos_where_there_are_some(toy):
 
 def test_tuning_holds_out_what_the_next_split_tests_where_there_are_none(toy):
     name, roles = tuning_split(toy.splits, ["out-a", "out-b"])
-    assert (name, roles) == ("tune-out-a", {"train": ["c", "d", "e"], "val": ["b"]})  # a and f, the scored ones, in neither
+    assert (name, roles) == (
+        "tune-out-a",
+        {"train": ["c", "d", "e"], "val": ["b"]},
+    )  # a and f, the scored ones, in neither
 
 
 def test_one_split_without_validation_videos_has_nothing_to_tune_by(toy):
@@ -65,11 +68,15 @@ def test_the_division_is_a_prepared_dataset_with_all_splits_and_the_same_videos(
         divided(toy, tmp_path, fold_splits(toy, 2))
     view = PreparedDataset.open(tmp_path / "data")
     assert list(view.splits) == ["usual", "out-a", "out-b", "fold1of2", "fold2of2"]
-    assert (view.videos["a"].features == toy.videos["a"].features).all() and (view.videos["a"].labels == toy.videos["a"].labels).all()
+    assert (view.videos["a"].features == toy.videos["a"].features).all() and (
+        view.videos["a"].labels == toy.videos["a"].labels
+    ).all()
 
 
 def test_a_folder_with_a_study_of_other_videos_is_refused(toy, tmp_path):
     divided(toy, tmp_path, {})
-    fewer = toy.manifest.model_copy(update={"videos": {k: v for k, v in toy.manifest.videos.items() if k != "j"}})
+    fewer = toy.manifest.model_copy(
+        update={"videos": {k: v for k, v in toy.manifest.videos.items() if k != "j"}}
+    )
     with pytest.raises(StudyError, match="holds a study of other videos"):
         divided(replace(toy, manifest=fewer), tmp_path, {})

@@ -5,20 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surgicalmamba_lab.studies.mqar_data import make_batch
+from surgicalmamba_lab.studies.mqar_task import make_batch
 
 
 @given(st.integers(1, 5), st.integers(1, 8), st.integers(0, 6), st.integers(0, 2**32 - 1))
 def test_every_key_is_asked_once_after_the_pairs_and_answered_by_its_value(n_examples, n_pairs, spare, seed):
     length = 4 * n_pairs + 2 * spare
     batch = make_batch(n_examples, length, n_pairs, 40, np.random.default_rng(seed))
-    assert batch.tokens.shape == (n_examples, length) and batch.places.shape == batch.answers.shape == (n_examples, n_pairs)
+    assert batch.tokens.shape == (n_examples, length) and batch.places.shape == batch.answers.shape == (
+        n_examples,
+        n_pairs,
+    )
     for tokens, places, answers in zip(batch.tokens, batch.places, batch.answers, strict=True):
         keys, values = tokens[0 : 2 * n_pairs : 2], tokens[1 : 2 * n_pairs : 2]
         assert len(set(keys)) == len(set(values)) == n_pairs
         assert (keys < 20).all() and (values >= 20).all() and (tokens < 40).all()
         pairs = dict(zip(keys, values, strict=True))
-        assert (places >= 2 * n_pairs).all() and (places < length).all() and (places % 2 == 0).all() and len(set(places)) == n_pairs
+        assert (
+            (places >= 2 * n_pairs).all()
+            and (places < length).all()
+            and (places % 2 == 0).all()
+            and len(set(places)) == n_pairs
+        )
         assert [pairs[tokens[place]] for place in places] == list(answers)
 
 
