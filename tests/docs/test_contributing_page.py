@@ -25,7 +25,7 @@ def test_every_part_of_the_layer_test_is_in_the_drawing_and_imports_only_lines_a
 
 @pytest.fixture
 def installed(tmp_path):
-    """A folder with the page's example as pip installs it: the module, and the metadata with its entry point."""
+    """A folder with the example as pip installs it: the module, and metadata with its entry point."""
     files = {block.file: block.text for block in blocks(PAGE) if block.file is not None}
     module, project = files["phase-verb/phase_verb.py"], files["phase-verb/pyproject.toml"]
     group, entry = re.search(r'\[project\.entry-points\."(.+)"\]\n(.+)', project).groups()
