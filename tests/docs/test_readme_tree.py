@@ -42,3 +42,7 @@ def test_every_folder_is_in_the_tree():
 def test_every_top_level_folder_is_in_the_tree():
     tops = {folder.split("/")[0] for folder in tracked_folders() if not folder.startswith(".")}
     assert tops - {path.split("/")[0] for path in folders_in_tree()} == set()
+
+
+def test_every_folder_in_the_tree_exists():
+    assert [path for path in folders_in_tree() if not (ROOT / path).is_dir()] == []
