@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_INTRA_ONLY = frozenset(["mjpeg", "png", "prores", "dnxhd", "dvvideo", "rawvideo", "ffvhuff", "huffyuv", "jpeg2000"])
-_IDR_TYPES = {"h264": frozenset({5}), "hevc": frozenset({19, 20})}
-_SLICE_TYPES = {"h264": frozenset({1, 2, 5}), "hevc": frozenset(range(32))}
-_TEXT_CODECS = frozenset({"ansi", "bintext", "xbin", "idf"})  # FFmpeg draws text files as pictures
+_INTRA_ONLY = {"mjpeg", "png", "prores", "dnxhd", "dvvideo", "rawvideo", "ffvhuff", "huffyuv", "jpeg2000"}
+_IDR_TYPES = {"h264": {5}, "hevc": {19, 20}}
+_SLICE_TYPES = {"h264": {1, 2, 5}, "hevc": set(range(32))}
+_TEXT_CODECS = {"ansi", "bintext", "xbin", "idf"}  # FFmpeg draws text files as pictures
 _TRIAL_PACKETS = 8
 
 Wanted = dict[int, tuple[int, list[float]]]
