@@ -103,7 +103,7 @@ def guess_dataset(folder: Path) -> str:
     if any((folder / name).is_file() for name in ("phases.yaml", "phases.yml")):
         return "features" if any(folder.rglob("*.np[yz]")) else "custom"
     fitting, reasons = [], []
-    for name in base.ADAPTERS.keys() - {"custom", "features"}:
+    for name in [name for name in base.ADAPTERS if name not in ("custom", "features")]:
         try:
             if base.find_procedures(base.get_adapter(name, folder)).procedures:
                 fitting.append(name)
@@ -113,7 +113,7 @@ def guess_dataset(folder: Path) -> str:
         fitting.remove("cholec80-tools")
     if len(fitting) != 1:
         unknown = "is no known dataset, and has no phases.yaml"
-        found = f"could be {' or '.join(sorted(fitting))}" if fitting else unknown
+        found = f"could be {' or '.join(fitting)}" if fitting else unknown
         two = next((f" ({reason})" for reason in reasons if reason.startswith("two files")), "")
         raise ConfigError(f"{folder} {found}{two}; name it with --dataset.")
     return fitting[0]
