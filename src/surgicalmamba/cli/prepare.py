@@ -102,11 +102,14 @@ def open_encoder(checkpoint: str) -> "BackboneEncoder":
     import surgicalmamba
     from surgicalmamba.data.manifest import fingerprint
     from surgicalmamba.data.prepare import BackboneEncoder
+    from surgicalmamba.errors import ConfigError
     from surgicalmamba.model.checkpoint import WEIGHTS_FILE
 
     model, weights = surgicalmamba.load(checkpoint), Path(checkpoint) / WEIGHTS_FILE
     name = fingerprint(weights).sha256 if weights.is_file() else checkpoint
     backbone = model.config.backbone
+    if backbone is None:
+        raise ConfigError(f"{checkpoint} has no frame encoder; give a checkpoint that takes pictures.")
     return BackboneEncoder(name, model.encode, backbone.image_size, backbone.mean_rgb, backbone.std_rgb)
 
 

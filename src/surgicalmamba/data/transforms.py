@@ -63,7 +63,8 @@ class AugmentConfig(Section):
         """Without newer settings that change nothing: a loader compares its transform by repr, also with old
         runs."""
         newer = {"rgb_shift": 0.0, "probability": 1.0}
-        return ((name, value) for name, value in super().__repr_args__() if (name, value) not in newer.items())
+        fields = super().__repr_args__()
+        return ((name, value) for name, value in fields if (name, value) not in newer.items())
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ class PacketTable:
     @property
     def intervals(self) -> NDArray[np.int64]:
         """Ticks between the shown packets, in order of time."""
-        return np.diff(np.sort(self.pts[self.is_shown & self.has_pts]))
+        pts = np.sort(self.pts[self.is_shown & self.has_pts])
+        return pts[1:] - pts[:-1]
 
     @property
     def is_variable(self) -> bool:
@@ -384,8 +385,8 @@ def _announced(container: "InputContainer", stream: "VideoStream") -> float | No
     matroska = stream.metadata.get("DURATION", "")
     if match := re.fullmatch(r"([0-9]+):([0-9]{2}):([0-9.]+)", matroska):
         return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3])
-    alone = container.duration is not None and len(container.streams) == 1
-    return container.duration / 1_000_000 if alone else None
+    alone = len(container.streams) == 1
+    return container.duration / 1_000_000 if alone and container.duration is not None else None
 
 
 Recording = VideoFile | ImageFolder

@@ -266,8 +266,8 @@ def join(media: dict[str, Path], labels: dict[str, Path]) -> list[Procedure]:
 def archived(source: Path, array: str) -> list[Procedure]:
     """Procedures that .npz files hold as arrays `<id>/<array>`, in order of id."""
     archives = match_files(source, r".*\.npz", lambda match: match[0]).values()
-    found = [(*name.split("/", 1), path) for path in archives for name in npz_names(path) if "/" in name]
-    return [Procedure(key, path) for key, name, path in sorted(found) if name == array]
+    names = sorted((name, path) for path in archives for name in npz_names(path))
+    return [Procedure(name.partition("/")[0], path) for name, path in names if name.endswith(f"/{array}")]
 
 
 def only_annotation(procedure: Procedure, expected: str) -> Path:
