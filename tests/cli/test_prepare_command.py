@@ -12,7 +12,7 @@ import typer
 
 import surgicalmamba
 from surgicalmamba.cli.main import app, main
-from surgicalmamba.cli.prepare import DATASETS, BackboneEncoder
+from surgicalmamba.cli.prepare import DATASETS, open_encoder
 from surgicalmamba.data.adapters.base import ADAPTERS
 from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.data.manifest import read_splits
@@ -109,7 +109,7 @@ def test_features_of_a_checkpoint_are_stored_and_other_weights_are_told_stale(mo
     (folder / "model.safetensors").write_bytes(b"weights two")
     code, _, stderr = run(monkeypatch, capsys, *arguments)
     assert code == 1 and "was prepared with encoder" in stderr and "it is stale" in stderr
-    assert len(BackboneEncoder(str(folder)).name) == 64
+    assert len(open_encoder(str(folder)).name) == 64
 
 
 def commands_in(page):

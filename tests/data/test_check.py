@@ -118,7 +118,7 @@ def test_the_dataset_is_found_out_by_its_files(tmp_path, source, real_data):
     assert guess_dataset(real_data("jigsaws")) == "jigsaws"
     assert guess_dataset(real_data("cholec80")) == "cholec80-tools"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"is no dataset that is known, and has no phases\.yaml"):
+    with pytest.raises(ConfigError, match=r"is no known dataset, and has no phases\.yaml"):
         guess_dataset(tmp_path / "empty")
 
 

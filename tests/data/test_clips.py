@@ -93,7 +93,7 @@ def test_frames_labels_and_marks_belong_together(images):
 def test_unlabelled_frames_are_frames_without_a_label(images):
     batch = next(b for b in load(images, n_lanes=1, shuffle=False) if b.videos == ("a",))
     assert batch.is_frame.tolist() == [[True, True, True]]
-    assert batch.labels.tolist() == [[0, -1, 0]] and batch.is_labelled.tolist() == [[True, False, True]]
+    assert batch.labels.tolist() == [[0, -1, 0]]
 
 
 def test_without_shuffling_videos_come_in_the_given_order(images):

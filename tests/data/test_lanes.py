@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surgicalmamba.data.clips import Span, epoch_order, plan_lanes, share_used
+from surgicalmamba.data.clips import Span, epoch_order, plan_lanes
 
 lengths_of_videos = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
@@ -16,13 +16,11 @@ def test_two_lanes_and_three_videos_by_hand():
         (Span(1, 2, 3, False, True), Span(0, 2, 4, False, False)),
         (Span(2, 0, 2, True, True), Span(0, 4, 5, False, True)),
     ]
-    assert share_used(steps) == 1.0
 
 
 def test_a_lane_with_nothing_left_is_empty():
     steps = plan_lanes([4, 1], [0, 1], n_lanes=2, clip_len=2)
     assert [step[1] for step in steps] == [Span(1, 0, 1, True, True), None]
-    assert share_used(steps) == 0.75
 
 
 @settings(max_examples=150, deadline=None)

@@ -261,7 +261,7 @@ def test_places_that_cannot_be_used_are_refused_before_anything_is_written(sourc
         prepare(Request("custom", source, tmp_path / "mine"))
     assert sorted(p.name for p in (tmp_path / "mine").iterdir()) == ["thesis.tex"]
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"cannot write .*file"):
+    with pytest.raises(DataError, match=r"cannot make the folder .*file"):
         prepare(Request("custom", source, tmp_path / "file"))
     with pytest.raises(ConfigError, match="--exclude op77: no such video"):
         prepare(Request("custom", source, tmp_path / "out", exclude=("op77",)))

@@ -118,7 +118,7 @@ def test_a_broken_label_row_is_named_by_its_line(dataset, row, message):
 def test_a_missing_row_a_missing_folder_and_unreadable_features_are_told(dataset):
     opened = store.PreparedDataset.open(dataset)
     (dataset / "videos/v1/labels.csv").write_text("frame,time_s,phase\n0,0.0,0\n")
-    with pytest.raises(DataError, match=r"1 rows where dataset.json says 3"):
+    with pytest.raises(DataError, match=r"1 rows where dataset.json has 3"):
         _ = opened.videos["v1"].labels
     (dataset / "videos/v1/features.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(DataError, match=r"features.npy: not a readable feature array"):

@@ -1,4 +1,5 @@
-"""Look over a source folder or a prepared dataset before anybody trains on it: what is there, what is odd, what is wrong."""
+"""Check a source folder or a prepared dataset before training: what is there, what is unusual, what is
+wrong."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +10,23 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.data.adapters.base import ADAPTERS, FeatureAdapter, Procedure, VideoAdapter, find_procedures, get_adapter
+from surgicalmamba.data import store
+from surgicalmamba.data.adapters import base
 from surgicalmamba.data.labels import PAST_THE_END, UNLABELLED
-from surgicalmamba.data.manifest import Manifest, Split, fingerprints
-from surgicalmamba.data.prepare import check_length, length_difference, open_recording
+from surgicalmamba.data.manifest import Split, VideoEntry, fingerprints
+from surgicalmamba.data.prepare import check_length, length_difference
 from surgicalmamba.data.records import IndexSampling
-from surgicalmamba.data.store import MANIFEST, PARTIAL, PreparedDataset, PreparedVideo, content_hash, finished_video, hash_files
+from surgicalmamba.data.store import MANIFEST, PARTIAL, PreparedDataset, PreparedVideo
+from surgicalmamba.data.video import open_recording
 from surgicalmamba.errors import ConfigError, DataError, SurgicalMambaError
+
+Progress = Callable[[int, int], None]
+"""Called with the number of videos checked and their number in all."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something found: an error makes the data unfit, a warning is for a person to judge."""
+    """An error makes the data unfit; a warning is for a person to judge."""
 
     level: Literal["error", "warning"]
     video: str | None
@@ -41,6 +47,12 @@ class VideoCheck:
     absent_phases: list[str] = field(default_factory=list)
     unlabelled_s: list[tuple[float, float]] = field(default_factory=list)
     """Stretches without a label, start and end in seconds."""
+
+    def describe(self, phases: NDArray[np.int64], time_s: NDArray[np.float64], names: Sequence[str]) -> None:
+        """Fill in what the labels of all samples show."""
+        self.labelled = int((phases >= 0).sum())
+        self.absent_phases = [name for phase, name in enumerate(names) if phase not in phases]
+        self.unlabelled_s = stretches(phases == UNLABELLED, time_s)
 
 
 @dataclass
@@ -64,52 +76,54 @@ class CheckReport:
         self.problems.append(Problem("warning", video, str(message)))
 
 
-Watch = Callable[[int, int], None]
-"""Called with the number of videos looked at and their number in all."""
-
-
 def check(
-    folder: Path, dataset: str | None = None, source: Path | None = None, tolerance: int = 2, watch: Watch = lambda done, total: None
+    folder: Path,
+    dataset: str | None = None,
+    source: Path | None = None,
+    tolerance: int = 2,
+    progress: Progress = lambda done, total: None,
 ) -> CheckReport:
-    """Check a prepared dataset (against its source, if given) or a source folder, whose dataset is guessed unless named."""
+    """Check a prepared dataset (against its source, if given) or a source folder of a named or guessed
+    dataset."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
     if (folder / MANIFEST).is_file():
-        return _check_prepared(folder, source, watch)
-    if (folder / PARTIAL).is_dir() or any((folder / "videos").glob("*/video.json")):
-        report = CheckReport(str(folder), dataset or "?", "unfinished")
-        done = sorted(path.parent.name for path in (folder / "videos").glob("*/video.json"))
-        report.videos = [VideoCheck(video) for video in done]
-        report.error(None, f"{folder} is unfinished: {len(done)} videos and no {MANIFEST}. Run the same `surgicalmamba prepare` again.")
+        return _check_prepared(folder, source, progress)
+    finished = sorted(path.parent.name for path in (folder / "videos").glob("*/video.json"))
+    if finished or (folder / PARTIAL).is_dir():
+        report = CheckReport(str(folder), dataset or "?", "unfinished", [VideoCheck(key) for key in finished])
+        state = f"{folder} is unfinished: {len(finished)} videos and no {MANIFEST}"
+        report.error(None, f"{state}. Run the same `surgicalmamba prepare` again.")
         return report
-    return _check_source(folder, dataset or guess_dataset(folder), tolerance, watch)
+    return _check_source(folder, dataset or guess_dataset(folder), tolerance, progress)
 
 
 def guess_dataset(folder: Path) -> str:
-    """Which dataset a source folder holds, by asking every adapter."""
+    """Which dataset a source folder holds, by trying every adapter."""
     if any((folder / name).is_file() for name in ("phases.yaml", "phases.yml")):
         return "features" if any(folder.rglob("*.np[yz]")) else "custom"
     fitting, reasons = [], []
-    for name in ADAPTERS:
+    for name in [name for name in base.ADAPTERS if name not in ("custom", "features")]:
         try:
-            if name not in ("custom", "features") and find_procedures(get_adapter(name, folder)).procedures:
+            if base.find_procedures(base.get_adapter(name, folder)).procedures:
                 fitting.append(name)
         except SurgicalMambaError as error:
             reasons.append(str(error))
     if len(fitting) > 1 and "cholec80-tools" in fitting:
         fitting.remove("cholec80-tools")
     if len(fitting) != 1:
-        found = f"could be {' or '.join(fitting)}" if fitting else "is no dataset that is known, and has no phases.yaml"
+        unknown = "is no known dataset, and has no phases.yaml"
+        found = f"could be {' or '.join(fitting)}" if fitting else unknown
         two = next((f" ({reason})" for reason in reasons if reason.startswith("two files")), "")
         raise ConfigError(f"{folder} {found}{two}; name it with --dataset.")
     return fitting[0]
 
 
-def _check_source(folder: Path, dataset: str, tolerance: int, watch: Watch) -> CheckReport:
+def _check_source(folder: Path, dataset: str, tolerance: int, progress: Progress) -> CheckReport:
     report = CheckReport(str(folder), dataset, "source")
-    adapter = get_adapter(dataset, folder)
+    adapter = base.get_adapter(dataset, folder)
     try:
-        found = find_procedures(adapter)
+        found = base.find_procedures(adapter)
         names = adapter.vocabulary.names
         splits = adapter.splits(found.procedures)
     except SurgicalMambaError as error:
@@ -119,32 +133,36 @@ def _check_source(folder: Path, dataset: str, tolerance: int, watch: Watch) -> C
         report.warn(None, note)
     seen: dict[str, str] = {}
     for number, procedure in enumerate(found.procedures):
-        watch(number, len(found.procedures))
+        progress(number, len(found.procedures))
         row = VideoCheck(procedure.id)
         report.videos.append(row)
         try:
-            if isinstance(adapter, FeatureAdapter):
+            if isinstance(adapter, base.FeatureAdapter):
                 sequence = adapter.load(procedure)
                 row.samples, row.fps = len(sequence.phases), float(sequence.fps)
-                _describe(row, sequence.phases, np.arange(len(sequence.phases)) / row.fps, names)
+                row.describe(sequence.phases, np.arange(len(sequence.phases)) / row.fps, names)
             else:
                 _check_recording(adapter, procedure, row, names, tolerance, report)
                 if procedure.media.is_file():
                     (content,) = fingerprints([procedure.media], folder).values()
-                    _note_duplicate(seen, content.sha256, procedure.id, report)
+                    _check_duplicate(seen, content.sha256, procedure.id, report)
         except SurgicalMambaError as error:
             report.error(procedure.id, error)
     _check_splits(splits, {p.id for p in found.procedures}, report)
-    watch(len(found.procedures), len(found.procedures))
+    progress(len(found.procedures), len(found.procedures))
     return report
 
 
 def _check_recording(
-    adapter: VideoAdapter, procedure: Procedure, row: VideoCheck, names: Sequence[str], tolerance: int, report: CheckReport
+    adapter: base.VideoAdapter,
+    procedure: base.Procedure,
+    row: VideoCheck,
+    names: Sequence[str],
+    tolerance: int,
+    report: CheckReport,
 ) -> None:
     fps = Fraction(1)
-    recording = open_recording(procedure)
-    info = recording.info
+    info = open_recording(procedure.media, procedure.image_fps).info
     row.frames, row.fps = info.n_frames, float(info.fps)
     labels = adapter.labels(procedure)
     row.mismatch = length_difference(labels, info, fps, info.n_frames)
@@ -153,26 +171,21 @@ def _check_recording(
     time_s = frame / float(info.fps)
     phases = labels.phase_of(frame, time_s, info.fps)
     row.samples = int((phases != PAST_THE_END).sum())
-    _describe(row, phases[: row.samples], time_s[: row.samples], names)
+    row.describe(phases[: row.samples], time_s[: row.samples], names)
     if info.is_truncated:
-        report.warn(procedure.id, f"{info.name}: cut off; readable up to {info.duration_s:.1f} s of {info.announced_s:.1f} s announced.")
+        reached = f"readable up to {info.duration_s:.1f} s of {info.announced_s:.1f} s announced"
+        report.warn(procedure.id, f"{info.name}: cut off; {reached}.")
     for warning in check_length(labels, info, fps, tolerance, str(procedure.annotations[0])):
         report.warn(procedure.id, warning)
-
-
-def _describe(row: VideoCheck, phases: NDArray[np.int64], time_s: NDArray[np.float64], names: Sequence[str]) -> None:
-    row.labelled = int((phases >= 0).sum())
-    row.absent_phases = [name for phase, name in enumerate(names) if phase not in phases]
-    row.unlabelled_s = stretches(phases == UNLABELLED, time_s)
 
 
 def stretches(mask: NDArray[np.bool_], time_s: NDArray[np.float64]) -> list[tuple[float, float]]:
     """Maximal runs of a mask as (time of the first sample, time of the last sample)."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))
-    return [(float(time_s[begin]), float(time_s[end - 1])) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+    return [(float(time_s[i]), float(time_s[j - 1])) for i, j in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _note_duplicate(seen: dict[str, str], content: str, video: str, report: CheckReport) -> None:
+def _check_duplicate(seen: dict[str, str], content: str, video: str, report: CheckReport) -> None:
     if content in seen:
         report.error(video, f"{video} and {seen[content]} are the same recording; remove one.")
     seen.setdefault(content, video)
@@ -187,10 +200,11 @@ def _check_splits(splits: dict[str, Split], present: set[str], report: CheckRepo
             report.warn(None, f"split {split.name}: {split.overlap}.")
         missing = [video for video in split.videos if video not in present]
         if missing:
-            report.warn(None, f"split {split.name}: {len(missing)} of {len(split.videos)} videos are not here, {missing[0]} for one.")
+            count = f"{len(missing)} of {len(split.videos)} videos are not here"
+            report.warn(None, f"split {split.name}: {count}, {missing[0]} for one.")
 
 
-def _check_prepared(folder: Path, source: Path | None, watch: Watch) -> CheckReport:
+def _check_prepared(folder: Path, source: Path | None, progress: Progress) -> CheckReport:
     report = CheckReport(str(folder), "?", "prepared")
     try:
         dataset = PreparedDataset.open(folder)
@@ -201,42 +215,50 @@ def _check_prepared(folder: Path, source: Path | None, watch: Watch) -> CheckRep
     manifest = dataset.manifest
     seen: dict[str, str] = {}
     for number, (key, video) in enumerate(dataset.videos.items()):
-        watch(number, len(dataset.videos))
+        progress(number, len(dataset.videos))
         entry = manifest.videos[key]
-        row = VideoCheck(key, entry.source_frames, float(Fraction(entry.source_fps or video.fps)), video.n_samples)
+        source_fps = float(Fraction(entry.source_fps or video.fps))
+        row = VideoCheck(key, entry.source_frames, source_fps, video.n_samples)
         report.videos.append(row)
         try:
-            _describe(row, video.labels, video.time_s, dataset.phases)
-            _check_content(video, manifest, report)
+            row.describe(video.labels, video.time_s, dataset.phases)
+            for problem in _content_problems(folder, video, entry):
+                report.error(key, problem)
         except DataError as error:
             report.error(key, error)
         for warning in entry.warnings:
             report.warn(key, warning)
-        _note_duplicate(seen, entry.content_sha256, key, report)
-    strangers = sorted({p.name for p in (folder / "videos").iterdir()} - set(dataset.videos))
-    for name in strangers:
-        report.error(None, f"{folder / 'videos' / name} is not listed in {MANIFEST}; remove it or run prepare again.")
-    splits = {name: Split(name, roles, overlap=manifest.overlaps.get(name)) for name, roles in dataset.splits.items()}
+        _check_duplicate(seen, entry.content_sha256, key, report)
+    for name in sorted({p.name for p in (folder / "videos").iterdir()} - set(dataset.videos)):
+        unlisted = f"{folder / 'videos' / name} is not listed in {MANIFEST}"
+        report.error(None, f"{unlisted}; remove it or run prepare again.")
+    overlaps = manifest.overlaps
+    splits = {name: Split(name, roles, overlap=overlaps.get(name)) for name, roles in dataset.splits.items()}
     _check_splits(splits, set(dataset.videos), report)
     if manifest.missing:
-        report.warn(None, f"{len(manifest.missing)} videos of the splits were not in the source, {manifest.missing[0]} for one.")
+        count = f"{len(manifest.missing)} videos of the splits were not in the source"
+        report.warn(None, f"{count}, {manifest.missing[0]} for one.")
     if source is not None:
         _check_stale(dataset, source, report)
-    watch(len(dataset.videos), len(dataset.videos))
+    progress(len(dataset.videos), len(dataset.videos))
     return report
 
 
-def _check_content(video: PreparedVideo, manifest: Manifest, report: CheckReport) -> None:
-    entry = manifest.videos[video.id]
-    if finished_video(video.folder.parent.parent, video.id) != entry:
-        report.error(video.id, f"{video.folder / 'video.json'} does not agree with {MANIFEST}; run prepare again.")
-    if hash_files(video.folder, ["labels.csv"]) != entry.labels_sha256:
-        report.error(video.id, f"{video.folder / 'labels.csv'} has changed since it was prepared; run prepare again.")
-    if content_hash(video.folder, video.kind, video.n_samples) != entry.content_sha256:
+def _content_problems(folder: Path, video: PreparedVideo, entry: VideoEntry) -> list[str]:
+    """Where the files of a prepared video differ from the manifest."""
+    problems, place = [], video.folder
+    if store.finished_video(folder, video.id) != entry:
+        problems.append(f"{place / 'video.json'} does not agree with {MANIFEST}; run prepare again.")
+    if store.hash_files(place, ["labels.csv"]) != entry.labels_sha256:
+        problems.append(f"{place / 'labels.csv'} has changed since it was prepared; run prepare again.")
+    if store.content_hash(place, video.kind, video.n_samples) != entry.content_sha256:
         what = "an image" if video.kind == "frames" else "features.npy"
-        report.error(video.id, f"{video.folder}: {what} has changed since it was prepared; delete the folder and run prepare again.")
-    if video.kind == "frames" and len(list((video.folder / "frames").iterdir())) != video.n_samples:
-        report.error(video.id, f"{video.folder / 'frames'}: more files than the {video.n_samples} of {MANIFEST}; remove the others.")
+        changed = f"{what} has changed since it was prepared"
+        problems.append(f"{place}: {changed}; delete the folder and run prepare again.")
+    if video.kind == "frames" and len(list((place / "frames").iterdir())) != video.n_samples:
+        more = f"more files than the {video.n_samples} of {MANIFEST}"
+        problems.append(f"{place / 'frames'}: {more}; remove the others.")
+    return problems
 
 
 def _check_stale(dataset: PreparedDataset, source: Path, report: CheckReport) -> None:

@@ -124,7 +124,8 @@ def automatic_split(videos: Sequence[str]) -> Split:
 
 FORMAT = 1
 Kind = Literal["frames", "features"]
-Setting = str | int | float | bool | None | list[str]
+Settings = dict[str, str | int | float | bool | list[str] | None]
+"""Everything that decides the bytes of a prepared video."""
 M = TypeVar("M", bound="Record")
 
 
@@ -194,7 +195,7 @@ class Manifest(Record):
     phases: list[str] = Field(min_length=1)
     fps: Rate
     source: str = Field(description="Which dataset and where it is described; never a path of one machine.")
-    settings: dict[str, Setting]
+    settings: Settings
     splits: dict[str, dict[str, list[str]]]
     split_notes: dict[str, str] = {}
     overlaps: dict[str, str] = Field({}, description="Published splits whose roles share videos.")
@@ -257,7 +258,7 @@ def _folder_fingerprint(folder: Path) -> SourceFile:
     return SourceFile(size=size, sha256=digest.hexdigest())
 
 
-def settings_hash(settings: Mapping[str, Setting]) -> str:
+def settings_hash(settings: Settings) -> str:
     """SHA-256 of settings, independent of their order."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 

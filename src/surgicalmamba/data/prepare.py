@@ -1,4 +1,5 @@
-"""From a dataset's source folder to a prepared dataset: every procedure on its own, several at a time, safe to kill and to repeat."""
+"""From a dataset's source folder to a prepared dataset. Every procedure is prepared by itself, several in
+parallel; a killed run is resumed by the same call."""
 
 import multiprocessing
 import os
@@ -8,27 +9,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.data.adapters.base import Adapter, FeatureAdapter, Procedure, VideoAdapter, find_procedures, get_adapter
+from surgicalmamba.data import manifest as manifests
+from surgicalmamba.data import store
+from surgicalmamba.data.adapters import base
+from surgicalmamba.data.adapters.base import FeatureAdapter, Procedure
 from surgicalmamba.data.labels import PAST_THE_END, UNLABELLED, Labels, RowLabels
-from surgicalmamba.data.manifest import FORMAT, Kind, Manifest, Setting, SourceFile, Split, VideoEntry, fingerprints, settings_hash
-from surgicalmamba.data.pictures import JPEG_QUALITY, ImageFolder, Preprocess, encode_jpeg
-from surgicalmamba.data.records import IndexSampling, VideoInfo
-from surgicalmamba.data.store import MANIFEST, PARTIAL, SampleTable, VideoDraft, finish, finished_video, read_manifest, valid_id
-from surgicalmamba.data.video import VideoFile
-from surgicalmamba.data.workers import Ended, Tell, run_tasks
+from surgicalmamba.data.manifest import FORMAT, Manifest, Settings, SourceFile, Split, VideoEntry
+from surgicalmamba.data.pictures import JPEG_QUALITY, Preprocess, encode_jpeg
+from surgicalmamba.data.records import By, IndexSampling, VideoInfo
+from surgicalmamba.data.store import MANIFEST, PARTIAL
+from surgicalmamba.data.video import open_recording
+from surgicalmamba.data.workers import Progress, run_tasks
 from surgicalmamba.errors import ConfigError, DataError
-from surgicalmamba.files import remedy
+from surgicalmamba.files import make_folder
 
-# One procedure from its source files to its place in a prepared dataset.
-
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BATCH = 32
-"""Pictures handed to an encoder at a time."""
+"""Pictures per call of an encoder."""
 
 
 class Encoder(Protocol):
@@ -36,169 +40,35 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """What the vectors come from, such as a checkpoint's hash; part of the manifest."""
+        """Where the vectors come from, such as a checkpoint's hash; part of the manifest."""
 
     def __call__(self, rgb: NDArray[np.uint8]) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)
-class Task:
-    """All a process needs to prepare one video."""
+class BackboneEncoder:
+    """A network's frame encoder, and the pictures it expects."""
 
-    dataset: str
-    source: Path
-    out: Path
-    procedure: Procedure
-    sources: dict[str, SourceFile]
-    settings: dict[str, Setting]
-    preprocess: Preprocess
-    tolerance: int
+    name: str
+    encode: Callable[["Tensor"], "Tensor"]
+    """Frames (n, 3, image_size, image_size), normalised, to features (n, d)."""
+    image_size: int
+    mean_rgb: tuple[float, float, float]
+    std_rgb: tuple[float, float, float]
 
+    def __call__(self, rgb: NDArray[np.uint8]) -> NDArray[np.float32]:
+        import torch
 
-def prepare_video(task: Task, tell: Tell, encoder: Encoder | None = None) -> VideoEntry:
-    """Prepare one procedure and put it in place, or raise DataError and leave nothing."""
-    if multiprocessing.parent_process() is not None:
-        import cv2
+        from surgicalmamba.data.transforms import WholeFrame, normalise
 
-        cv2.setNumThreads(1)  # one process per core already
-    adapter = get_adapter(task.dataset, task.source)
-    if isinstance(adapter, FeatureAdapter):
-        return _store_features(adapter, task)
-    return _store_recording(adapter, task, tell, encoder)
-
-
-def open_recording(procedure: Procedure) -> VideoFile | ImageFolder:
-    """The procedure's video, or its folder of images."""
-    if procedure.media.is_dir():
-        assert procedure.image_fps is not None
-        return ImageFolder(procedure.media, procedure.image_fps)
-    return VideoFile(procedure.media)
-
-
-def length_difference(labels: Labels, info: VideoInfo, fps: Fraction, n_frames: int) -> int:
-    """Samples that a recording of n frames has beyond its label rows (negative: fewer); 0 for labels without a length."""
-    if not isinstance(labels, RowLabels):
-        return 0
-    rule = IndexSampling.between(info.fps, fps)
-    return rule.n_samples(n_frames) - rule.n_samples(labels.n_frames(info.fps))
-
-
-def check_length(labels: Labels, info: VideoInfo, fps: Fraction, tolerance: int, where: str) -> list[str]:
-    """Compare a recording with its label rows: a warning within the tolerance, an error beyond it.
-
-    A cut-off file is accepted with its warning when the length its header announces fits the labels."""
-    difference = length_difference(labels, info, fps, info.n_frames)
-    if info.is_truncated and info.announced_s is not None:
-        announced = length_difference(labels, info, fps, round(info.announced_s * info.fps))
-        if difference < 0 and abs(announced) <= tolerance:
-            return []  # reading the file tells how far it goes
-    if difference == 0:
-        return []
-    n_rows = f"{abs(difference)} {'more' if difference > 0 else 'fewer'} samples than {where} labels"
-    if abs(difference) > tolerance:
-        cut = f" The file is cut off at {info.duration_s:.1f} s of {info.announced_s:.1f} s." if info.is_truncated else ""
-        raise DataError(
-            f"{info.name}: {info.n_frames} frames at {float(info.fps):g} fps make {n_rows} (tolerance {tolerance}).{cut} "
-            "Check that they belong together, or raise --tolerance."
-        )
-    return [f"{info.name}: {n_rows}; the surplus is left out."]
-
-
-def _store_recording(adapter: VideoAdapter, task: Task, tell: Tell, encoder: Encoder | None) -> VideoEntry:
-    fps = Fraction(str(task.settings["fps"]))
-    labels = adapter.labels(task.procedure)
-    recording = open_recording(task.procedure)
-    where = str(task.procedure.annotations[0])
-    warnings = check_length(labels, recording.info, fps, task.tolerance, where)
-    draft = VideoDraft(task.out, task.procedure.id, "frames" if encoder is None else "features")
-    try:
-        writer = _ImageWriter(draft) if encoder is None else _FeatureWriter(draft, encoder)
-        rows: list[tuple[int, float, int]] = []
-        expected = max(1, round(recording.info.duration_s * fps))
-        for frame in recording.samples(fps, adapter.by):
-            phase = int(labels.phase_of(np.array([frame.index]), np.array([frame.time_s]), recording.info.fps)[0])
-            if phase == PAST_THE_END:
-                continue  # a few at most; reading on completes the report
-            rows.append((frame.index, frame.time_s, phase))
-            writer.add(task.preprocess(frame.rgb))
-            if len(rows) % 8 == 0:
-                tell(min(0.99, len(rows) / expected))
-        writer.close()
-        table = SampleTable(*(np.array(column) for column in zip(*rows, strict=True)))
-        if not len(table.phase) or (table.phase == UNLABELLED).all():
-            raise DataError(f"{where}: not one sample of {recording.info.name} has a label.")
-        entry = {
-            "source_fps": str(recording.info.fps),
-            "source_frames": recording.report.n_frames,
-            "sources": task.sources,
-            "settings_sha256": settings_hash(task.settings),
-            "warnings": [_below(text, task.source) for text in warnings + recording.report.warnings],
-        }
-        return draft.commit(table, entry)
-    except BaseException:
-        draft.discard()
-        raise
-
-
-def _below(text: str, source: Path) -> str:
-    """A warning that will be stored names files below the source folder, not on this machine."""
-    return text.replace(f"{source}{os.sep}", "")
-
-
-class _ImageWriter:
-    def __init__(self, draft: VideoDraft) -> None:
-        self._draft = draft
-
-    def add(self, rgb: NDArray[np.uint8]) -> None:
-        self._draft.add_image(encode_jpeg(rgb))
-
-    def close(self) -> None:
-        """Images are in place as they come."""
-
-
-class _FeatureWriter:
-    def __init__(self, draft: VideoDraft, encoder: Encoder) -> None:
-        self._draft, self._encoder = draft, encoder
-        self._waiting: list[NDArray[np.uint8]] = []
-        self._parts: list[NDArray[np.float32]] = []
-
-    def add(self, rgb: NDArray[np.uint8]) -> None:
-        self._waiting.append(rgb)
-        if len(self._waiting) == BATCH:
-            self._encode()
-
-    def _encode(self) -> None:
-        features = self._encoder(np.stack(self._waiting))
-        if features.shape[0] != len(self._waiting) or features.ndim != 2 or not np.isfinite(features).all():
-            raise DataError(f"the encoder gave {features.shape} for {len(self._waiting)} pictures, or values that are not finite.")
-        self._parts.append(features.astype(np.float32))
-        self._waiting = []
-
-    def close(self) -> None:
-        if self._waiting:
-            self._encode()
-        if self._parts:
-            self._draft.set_features(np.concatenate(self._parts))
-
-
-def _store_features(adapter: FeatureAdapter, task: Task) -> VideoEntry:
-    sequence = adapter.load(task.procedure)
-    if (sequence.phases == UNLABELLED).all():
-        raise DataError(f"{task.procedure.media}: not one sample of {task.procedure.id} has a label.")
-    draft = VideoDraft(task.out, task.procedure.id, "features")
-    try:
-        draft.set_features(sequence.features)
-        time_s = np.arange(len(sequence.phases)) / float(sequence.fps)
-        entry = {"sources": task.sources, "settings_sha256": settings_hash(task.settings)}
-        return draft.commit(SampleTable(sequence.frame, time_s, sequence.phases), entry)
-    except BaseException:
-        draft.discard()
-        raise
+        frames = torch.from_numpy(WholeFrame(self.image_size).clip(rgb))
+        with torch.inference_mode():
+            return np.asarray(self.encode(normalise(frames, self.mean_rgb, self.std_rgb)), np.float32)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `surgicalmamba prepare` was asked for."""
+    """The arguments of `surgicalmamba prepare`."""
 
     dataset: str
     source: Path
@@ -211,14 +81,14 @@ class Request:
     exclude: tuple[str, ...] = ()
     workers: int = 1
     rebuild: bool = False
-    """Throw away what is in `out` if it was made with other settings or from other videos."""
+    """Delete what is in `out` if it was made with other settings or from other videos."""
     encoder: Encoder | None = None
     """Turns pictures into vectors; the dataset then holds features."""
 
 
 @dataclass
 class Outcome:
-    """What came of it. `failures` maps video ids to messages; with any, no dataset.json is written."""
+    """The result of a run. `failures` maps video ids to messages; with any, no dataset.json is written."""
 
     n_videos: int
     prepared: list[str] = field(default_factory=list)
@@ -227,17 +97,33 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
 
 
-Watch = Callable[[float, float], None]
-"""Called with the work done so far and the work in all, both in bytes of source files."""
+@dataclass(frozen=True)
+class Task:
+    """All that a process needs to prepare one video."""
+
+    request: Request
+    procedure: Procedure
+    sources: dict[str, SourceFile]
+    settings: Settings
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(file.size for file in self.sources.values())
+
+    @property
+    def made_from(self) -> dict[str, object]:
+        """The fields of VideoEntry that decide whether a prepared video is stale."""
+        return {"sources": self.sources, "settings_sha256": manifests.settings_hash(self.settings)}
 
 
-def prepare(request: Request, watch: Watch = lambda done, total: None) -> Outcome:
-    """Prepare a dataset, continuing what an earlier call began. Raises DataError if the source or `out` cannot be used at all;
-    a single video's failure is in the outcome instead, and the others go on."""
-    adapter = get_adapter(request.dataset, request.source)
-    found = find_procedures(adapter)
+def prepare(request: Request, progress: Callable[[float, float], None] = lambda done, total: None) -> Outcome:
+    """Prepare a dataset, resuming an earlier call. `progress` is called with the bytes of source files done
+    and in all. Raises DataError if the source or `out` cannot be used at all; the failure of a single video
+    is in the outcome instead, and the other videos are still prepared."""
+    adapter = base.get_adapter(request.dataset, request.source)
+    found = base.find_procedures(adapter)
     procedures = _without_excluded(found.procedures, request.exclude)
-    kind, settings = _kind(adapter, request), _settings(adapter, request)
+    settings = _settings(adapter, request)
     _check_place(request)
     outcome = Outcome(len(procedures), warnings=list(found.notes))
     with _lock(request.out):
@@ -246,119 +132,203 @@ def prepare(request: Request, watch: Watch = lambda done, total: None) -> Outcom
         tasks = []
         for procedure in procedures:
             try:
-                sources = fingerprints({procedure.media, *procedure.annotations}, request.source)
+                sources = manifests.fingerprints({procedure.media, *procedure.annotations}, request.source)
             except DataError as error:
                 outcome.failures[procedure.id] = str(error)
                 continue
-            entry = finished_video(request.out, valid_id(procedure.id))
-            if entry is not None and entry.sources == sources and entry.settings_sha256 == settings_hash(settings):
+            entry = store.finished_video(request.out, store.valid_id(procedure.id))
+            task = Task(request, procedure, sources, settings)
+            if entry and (entry.sources, entry.settings_sha256) == tuple(task.made_from.values()):
                 entries[procedure.id] = entry
                 outcome.kept.append(procedure.id)
                 continue
-            if entry is not None:
-                outcome.warnings.append(f"{procedure.id}: its source files have changed since it was prepared; prepared again.")
-            tasks.append(
-                Task(request.dataset, request.source, request.out, procedure, sources, settings, request.preprocess, request.tolerance)
-            )
+            if entry:
+                changed = "its source files have changed since it was prepared"
+                outcome.warnings.append(f"{procedure.id}: {changed}; prepared again.")
+            tasks.append(task)
         splits = adapter.splits(procedures)
         if tasks or outcome.failures:
             (request.out / MANIFEST).unlink(missing_ok=True)
-        weights = [sum(file.size for file in task.sources.values()) for task in tasks]
-        watch(0, sum(weights))
-        hear = _weighted(watch, weights)
-        for end in _work(tasks, request, hear):
+        total, done = sum(task.n_bytes for task in tasks), [0.0] * len(tasks)
+        progress(0, total)
+
+        def advance(number: int, share: float) -> None:
+            done[number] = share * tasks[number].n_bytes
+            progress(sum(done), total)
+
+        # A model is not copied into other processes.
+        n_workers = 1 if request.encoder is not None else min(request.workers, len(tasks))
+        for end in run_tasks(prepare_video, tasks, n_workers, advance):
             video = tasks[end.task].procedure.id
-            hear(end.task, 1.0)
+            advance(end.task, 1.0)
             if end.result is None:
                 outcome.failures[video] = end.error or "failed"
             else:
                 entries[video] = end.result
                 outcome.prepared.append(video)
-        for video in [p.id for p in procedures if p.id in entries]:
-            outcome.warnings += entries[video].warnings
+        entries = {p.id: entries[p.id] for p in procedures if p.id in entries}
+        outcome.warnings += [warning for entry in entries.values() for warning in entry.warnings]
         if not outcome.failures:
-            ordered = {p.id: entries[p.id] for p in procedures}
-            manifest = _manifest(adapter, kind, settings, splits, ordered)
+            manifest = _manifest(adapter, settings, splits, entries)
             outcome.warnings += _split_warnings(manifest, splits)
-            if tasks or not (request.out / MANIFEST).is_file() or read_manifest(request.out) != manifest:
-                finish(request.out, manifest)
+            is_there = (request.out / MANIFEST).is_file()
+            if not is_there or store.read_manifest(request.out) != manifest:
+                store.finish(request.out, manifest)
     return outcome
 
 
-def _work(tasks: list[Task], request: Request, watch: Callable[[int, float], None]) -> Iterator[Ended[VideoEntry]]:
-    encoder = request.encoder
-    if encoder is not None:  # a model is not copied into other processes
-        return run_tasks(lambda task, tell: prepare_video(task, tell, encoder), tasks, 1, watch)
-    return run_tasks(prepare_video, tasks, min(request.workers, len(tasks)), watch)
+def prepare_video(task: Task, progress: Progress) -> VideoEntry:
+    """Prepare one procedure and move it into place, or raise DataError and leave nothing."""
+    if multiprocessing.parent_process() is not None:
+        import cv2
+
+        cv2.setNumThreads(1)  # one process per core already
+    adapter = base.get_adapter(task.request.dataset, task.request.source)
+    if isinstance(adapter, FeatureAdapter):
+        return _store_features(adapter.load(task.procedure), task)
+    return _store_recording(adapter.labels(task.procedure), adapter.by, task, progress)
 
 
-def _weighted(watch: Watch, weights: list[int]) -> Callable[[int, float], None]:
-    """Progress over all tasks from the progress of each."""
-    shares = [0.0] * len(weights)
+def _store_features(sequence: base.FeatureSequence, task: Task) -> VideoEntry:
+    if (sequence.phases == UNLABELLED).all():
+        raise DataError(f"{task.procedure.media}: not one sample of {task.procedure.id} has a label.")
+    time_s = np.arange(len(sequence.phases)) / float(sequence.fps)
+    with store.VideoDraft(task.request.out, task.procedure.id, "features") as draft:
+        draft.set_features(sequence.features)
+        return draft.commit(store.SampleTable(sequence.frame, time_s, sequence.phases), task.made_from)
 
-    def hear(task: int, share: float) -> None:
-        shares[task] = share
-        watch(sum(s * w for s, w in zip(shares, weights, strict=True)), sum(weights))
 
-    return hear
+def _store_recording(labels: Labels, by: By, task: Task, progress: Progress) -> VideoEntry:
+    request, where = task.request, str(task.procedure.annotations[0])
+    fps, encoder = Fraction(str(task.settings["fps"])), request.encoder
+    recording = open_recording(task.procedure.media, task.procedure.image_fps)
+    info = recording.info
+    warnings = check_length(labels, info, fps, request.tolerance, where)
+    rows: list[tuple[int, float, int]] = []
+    batch: list[NDArray[np.uint8]] = []
+    features: list[NDArray[np.float32]] = []
+    n_expected = max(1, round(info.duration_s * fps))
+    with store.VideoDraft(request.out, task.procedure.id, "features" if encoder else "frames") as draft:
+        for frame in recording.samples(fps, by):
+            phase = int(labels.phase_of(np.array([frame.index]), np.array([frame.time_s]), info.fps)[0])
+            if phase == PAST_THE_END:
+                continue  # a few at most; reading on completes the report
+            rows.append((frame.index, frame.time_s, phase))
+            batch.append(request.preprocess(frame.rgb))
+            if encoder is None:
+                draft.add_image(encode_jpeg(batch.pop()))
+            elif len(batch) == BATCH:
+                features.append(_encode(encoder, batch))
+                batch = []
+            if len(rows) % 8 == 0:
+                progress(min(0.99, len(rows) / n_expected))
+        if all(phase == UNLABELLED for _, _, phase in rows):
+            raise DataError(f"{where}: not one sample of {info.name} has a label.")
+        if encoder is not None:
+            draft.set_features(np.concatenate(features + ([_encode(encoder, batch)] if batch else [])))
+        table = store.SampleTable(*(np.array(column) for column in zip(*rows, strict=True)))
+        warnings += recording.report.warnings
+        facts = {
+            "source_fps": str(info.fps),
+            "source_frames": recording.report.n_frames,
+            # Stored warnings name files below the source folder, not on this machine.
+            "warnings": [text.replace(f"{request.source}{os.sep}", "") for text in warnings],
+        }
+        return draft.commit(table, task.made_from | facts)
+
+
+def _encode(encoder: Encoder, batch: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
+    features = encoder(np.stack(batch))
+    if features.ndim != 2 or len(features) != len(batch) or not np.isfinite(features).all():
+        problem = f"gave {features.shape} for {len(batch)} pictures, or values that are not finite"
+        raise DataError(f"the encoder {problem}.")
+    return features.astype(np.float32)
+
+
+def length_difference(labels: Labels, info: VideoInfo, fps: Fraction, n_frames: int) -> int:
+    """Samples that a recording of n frames has beyond its label rows (negative: fewer); 0 for labels without
+    a length."""
+    if not isinstance(labels, RowLabels):
+        return 0
+    rule = IndexSampling.between(info.fps, fps)
+    return rule.n_samples(n_frames) - rule.n_samples(labels.n_frames(info.fps))
+
+
+def check_length(labels: Labels, info: VideoInfo, fps: Fraction, tolerance: int, where: str) -> list[str]:
+    """Compare a recording with its label rows: a warning within the tolerance, an error beyond it.
+
+    A cut-off file is accepted when the length in its header fits the labels; reading it gives its own
+    warning."""
+    difference = length_difference(labels, info, fps, info.n_frames)
+    if difference < 0 and info.is_truncated and info.announced_s is not None:
+        announced = length_difference(labels, info, fps, round(info.announced_s * info.fps))
+        if abs(announced) <= tolerance:
+            return []
+    if difference == 0:
+        return []
+    n_rows = f"{abs(difference)} {'more' if difference > 0 else 'fewer'} samples than {where} labels"
+    if abs(difference) <= tolerance:
+        return [f"{info.name}: {n_rows}; the surplus is left out."]
+    cut = ""
+    if info.is_truncated:
+        cut = f" The file is cut off at {info.duration_s:.1f} s of {info.announced_s:.1f} s."
+    made = f"{info.n_frames} frames at {float(info.fps):g} fps make {n_rows} (tolerance {tolerance})"
+    remedy = "Check that they belong together, or raise --tolerance."
+    raise DataError(f"{info.name}: {made}.{cut} {remedy}")
 
 
 def _without_excluded(procedures: Sequence[Procedure], exclude: Sequence[str]) -> list[Procedure]:
     unknown = [video for video in exclude if video not in {p.id for p in procedures}]
     if unknown:
-        raise ConfigError(f"--exclude {unknown[0]}: no such video; there are {', '.join(p.id for p in procedures[:5])}, ...")
+        some = ", ".join(p.id for p in procedures[:5])
+        raise ConfigError(f"--exclude {unknown[0]}: no such video; there are {some}, ...")
     kept = [p for p in procedures if p.id not in exclude]
     if not kept:
         raise DataError("every video is excluded; nothing is left to prepare.")
     return kept
 
 
-def _kind(adapter: Adapter, request: Request) -> Kind:
-    if isinstance(adapter, VideoAdapter):
-        return "frames" if request.encoder is None else "features"
-    if request.encoder is not None:
-        raise ConfigError(f"--features needs pictures, and {adapter.name} already consists of features.")
-    return "features"
-
-
-def _settings(adapter: VideoAdapter | FeatureAdapter, request: Request) -> dict[str, Setting]:
+def _settings(adapter: base.VideoAdapter | FeatureAdapter, request: Request) -> Settings:
     """Everything that decides the bytes of a prepared video."""
+    encoder = request.encoder
     if isinstance(adapter, FeatureAdapter):
+        if encoder is not None:
+            raise ConfigError(f"--features needs pictures, and {adapter.name} already consists of features.")
         if request.fps not in (None, adapter.fps):
-            raise ConfigError(f"--fps {request.fps}: {adapter.name} comes at {adapter.fps} samples per second and is not resampled.")
+            rate = f"{adapter.name} comes at {adapter.fps} samples per second"
+            raise ConfigError(f"--fps {request.fps}: {rate} and is not resampled.")
         return {"fps": str(adapter.fps), **adapter.label_settings()}
     return {
         "fps": str(request.fps or Fraction(1)),
         "sampling": adapter.by,
         "box": request.preprocess.box,
         "size": request.preprocess.size,
-        "jpeg_quality": None if request.encoder else JPEG_QUALITY,
-        "encoder": request.encoder.name if request.encoder else None,
+        "jpeg_quality": None if encoder else JPEG_QUALITY,
+        "encoder": encoder.name if encoder else None,
         **adapter.label_settings(),
     }
 
 
 def _check_place(request: Request) -> None:
+    """`out` must be a separate folder that holds nothing but a prepared dataset."""
     out, source = request.out.resolve(), request.source.resolve()
     if out == source or source in out.parents or out in source.parents:
-        raise ConfigError(f"--out {request.out} and --source {request.source} lie inside each other; choose a separate folder.")
-    try:
-        request.out.mkdir(parents=True, exist_ok=True)
-        strangers = sorted({path.name for path in request.out.iterdir()} - {MANIFEST, PARTIAL, "videos"})
-        if strangers:
-            raise DataError(f"{request.out} holds other files ({strangers[0]}); give a new or empty folder as --out.")
-        (request.out / PARTIAL).mkdir(exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write {request.out}: {error.strerror}. {remedy(error)}") from None
+        both = f"--out {request.out} and --source {request.source}"
+        raise ConfigError(f"{both} lie inside each other; choose a separate folder.")
+    make_folder(request.out)
+    others = sorted({path.name for path in request.out.iterdir()} - {MANIFEST, PARTIAL, "videos"})
+    if others:
+        raise DataError(f"{request.out} holds other files ({others[0]}); give a new or empty --out.")
+    make_folder(request.out / PARTIAL)
 
 
 @contextmanager
 def _lock(out: Path) -> Iterator[None]:
-    """Keep a second `prepare` out of the same folder. The system drops the lock when the process ends, however it ends."""
+    """Keep a second `prepare` out of the same folder. The system releases the lock when the process ends."""
     with (out / PARTIAL / "lock").open("w") as stream:
         try:
             import fcntl
-        except ImportError:  # no such locks on Windows; two runs at once are then the user's care
+        except ImportError:  # Windows has no such locks; the user must not run two at once there
             yield
             return
         try:
@@ -369,54 +339,55 @@ def _lock(out: Path) -> Iterator[None]:
             yield
         finally:
             (out / PARTIAL / "lock").unlink(missing_ok=True)
-            if not any((out / PARTIAL).glob("*")) and (out / PARTIAL).is_dir():
+            if (out / PARTIAL).is_dir() and not any((out / PARTIAL).iterdir()):
                 (out / PARTIAL).rmdir()
 
 
-def _refuse_or_clear(request: Request, settings: dict[str, Setting], procedures: Sequence[Procedure]) -> None:
-    """Leftovers of killed runs go. Videos made with other settings, or that the source does not have, are refused or cleared."""
+def _refuse_or_clear(request: Request, settings: Settings, procedures: Sequence[Procedure]) -> None:
+    """Delete leftovers of killed runs. Videos made with other settings, or that the source does not have, are
+    an error, or are deleted with `rebuild`."""
     for leftover in (request.out / PARTIAL).glob("*.*"):
         shutil.rmtree(leftover, ignore_errors=True)
     videos = request.out / "videos"
-    present = sorted(path.name for path in videos.iterdir()) if videos.is_dir() else []
     reason = ""
     if (request.out / MANIFEST).is_file():
-        manifest = read_manifest(request.out)
-        changes = {k: (manifest.settings.get(k), settings.get(k)) for k in {**manifest.settings, **settings}}
-        told = [f"{key} {old} (now {new})" for key, (old, new) in changes.items() if old != new]
-        if manifest.name != request.dataset:
-            told.insert(0, f"dataset {manifest.name} (now {request.dataset})")
-        reason = f"was prepared with {', '.join(told)}" if told else ""
-    for video in present:
-        entry = finished_video(request.out, video)
+        manifest = store.read_manifest(request.out)
+        before = {"dataset": manifest.name, **manifest.settings}
+        now = {"dataset": request.dataset, **settings}
+        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        changes = ", ".join(f"{key} {before.get(key)} (now {now.get(key)})" for key in keys)
+        reason = f"was prepared with {changes}" if changes else ""
+    for video in sorted(path.name for path in videos.iterdir()) if videos.is_dir() else []:
+        entry = store.finished_video(request.out, video)
         if video not in {p.id for p in procedures}:
-            reason = reason or f"holds video {video}, which {request.source} does not have or which is excluded now"
-        elif entry is not None and entry.settings_sha256 != settings_hash(settings):
+            absent = f"which {request.source} does not have or which is excluded now"
+            reason = reason or f"holds video {video}, {absent}"
+        elif entry is not None and entry.settings_sha256 != manifests.settings_hash(settings):
             reason = reason or "was prepared with other settings"
-    if not reason:
-        return
-    if not request.rebuild:
-        raise DataError(f"{request.out} {reason}: it is stale. Add --rebuild to throw it away, or choose another --out.")
-    (request.out / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(videos, ignore_errors=True)
+    if reason and not request.rebuild:
+        remedy = "Add --rebuild to delete it, or choose another --out."
+        raise DataError(f"{request.out} {reason}: it is stale. {remedy}")
+    if reason:
+        (request.out / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(videos, ignore_errors=True)
 
 
 def _manifest(
-    adapter: Adapter, kind: Kind, settings: dict[str, Setting], splits: dict[str, Split], entries: dict[str, VideoEntry]
+    adapter: base.Adapter, settings: Settings, splits: dict[str, Split], entries: dict[str, VideoEntry]
 ) -> Manifest:
-    here = {
-        name: {role: [video for video in ids if video in entries] for role, ids in split.roles.items()} for name, split in splits.items()
-    }
+    def present(split: Split) -> dict[str, list[str]]:
+        return {role: [video for video in ids if video in entries] for role, ids in split.roles.items()}
+
     missing = [video for split in splits.values() for video in split.videos if video not in entries]
     return Manifest(
         format=FORMAT,
         name=adapter.name,
-        kind=kind,
+        kind="frames" if settings.get("jpeg_quality") else "features",
         phases=list(adapter.vocabulary.names),
         fps=str(settings["fps"]),
         source=adapter.vocabulary.source,
         settings=settings,
-        splits=here,
+        splits={name: present(split) for name, split in splits.items()},
         split_notes={name: split.note for name, split in splits.items()},
         overlaps={name: split.overlap for name, split in splits.items() if split.overlap is not None},
         missing=list(dict.fromkeys(missing)),
@@ -425,12 +396,13 @@ def _manifest(
 
 
 def _split_warnings(manifest: Manifest, splits: dict[str, Split]) -> list[str]:
-    warnings = []
-    if manifest.missing:
-        shown = ", ".join(manifest.missing[:5]) + (f" and {len(manifest.missing) - 5} more" if len(manifest.missing) > 5 else "")
-        warnings.append(f"the splits name {len(manifest.missing)} videos that are not here ({shown}): scores will not be comparable.")
+    warnings, n = [], len(manifest.missing)
+    if n:
+        names = ", ".join(manifest.missing[:5]) + (f" and {n - 5} more" if n > 5 else "")
+        absent = f"the splits name {n} videos that are not here ({names})"
+        warnings.append(f"{absent}: scores will not be comparable.")
     unverified = [name for name, split in splits.items() if not split.is_verified]
     if unverified:
-        warnings.append(f"the id list of split {', '.join(unverified)} is unverified: {splits[unverified[0]].source}")
+        source = splits[unverified[0]].source
+        warnings.append(f"the id list of split {', '.join(unverified)} is unverified: {source}")
     return warnings
-

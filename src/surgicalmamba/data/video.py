@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-_INTRA_ONLY = frozenset(["mjpeg", "png", "prores", "dnxhd", "dvvideo", "rawvideo", "ffvhuff", "huffyuv", "jpeg2000"])
-_IDR_TYPES = {"h264": frozenset({5}), "hevc": frozenset({19, 20})}
-_SLICE_TYPES = {"h264": frozenset({1, 2, 5}), "hevc": frozenset(range(32))}
-_TEXT_CODECS = frozenset({"ansi", "bintext", "xbin", "idf"})  # FFmpeg draws text files as pictures
+_INTRA_ONLY = {"mjpeg", "png", "prores", "dnxhd", "dvvideo", "rawvideo", "ffvhuff", "huffyuv", "jpeg2000"}
+_IDR_TYPES = {"h264": {5}, "hevc": {19, 20}}
+_SLICE_TYPES = {"h264": {1, 2, 5}, "hevc": set(range(32))}
+_TEXT_CODECS = {"ansi", "bintext", "xbin", "idf"}  # FFmpeg draws text files as pictures
 _TRIAL_PACKETS = 8
 
 Wanted = dict[int, tuple[int, list[float]]]
@@ -75,7 +75,8 @@ class PacketTable:
     @property
     def intervals(self) -> NDArray[np.int64]:
         """Ticks between the shown packets, in order of time."""
-        return np.diff(np.sort(self.pts[self.is_shown & self.has_pts]))
+        pts = np.sort(self.pts[self.is_shown & self.has_pts])
+        return pts[1:] - pts[:-1]
 
     @property
     def is_variable(self) -> bool:
@@ -384,8 +385,8 @@ def _announced(container: "InputContainer", stream: "VideoStream") -> float | No
     matroska = stream.metadata.get("DURATION", "")
     if match := re.fullmatch(r"([0-9]+):([0-9]{2}):([0-9.]+)", matroska):
         return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3])
-    alone = container.duration is not None and len(container.streams) == 1
-    return container.duration / 1_000_000 if alone else None
+    alone = len(container.streams) == 1
+    return container.duration / 1_000_000 if alone and container.duration is not None else None
 
 
 Recording = VideoFile | ImageFolder

@@ -1,12 +1,15 @@
-"""Run tasks in several processes that survive each other: one that dies fails its task only, and none outlives the parent.
+"""Run tasks in several processes: one that dies fails its own task only, and none outlives the parent.
 
-Processes are started afresh (not forked), so codec threads and locks of the parent are not copied into them."""
+Processes are spawned, not forked, so codec threads and locks of the parent are not copied into them. A pool
+of the standard library would fail all tasks when one process is killed, for example by a lack of memory."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
@@ -14,8 +17,9 @@ from surgicalmamba.errors import SurgicalMambaError
 
 T = TypeVar("T")
 R = TypeVar("R")
-Tell = Callable[[float], None]
+Progress = Callable[[float], None]
 """Called by a task with the share of its work that is done, 0 to 1."""
+Work = Callable[[T, Progress], R]
 
 
 @dataclass(frozen=True)
@@ -28,15 +32,18 @@ class Ended(Generic[R]):
 
 
 def run_tasks(
-    work: Callable[[T, Tell], R], tasks: Sequence[T], n_workers: int, watch: Callable[[int, float], None] = lambda task, share: None
+    work: Work[T, R],
+    tasks: Sequence[T],
+    n_workers: int,
+    progress: Callable[[int, float], None] = lambda task, share: None,
 ) -> Iterator[Ended[R]]:
-    """Do every task, `n_workers` at a time, and hand out their ends as they come; `watch` hears how far each task is.
+    """Run every task, `n_workers` at a time, and yield their ends as they come; `progress` is called with the
+    task and its share.
 
-    With one worker, everything runs in this process; with several, `work` must be a module-level function. An error ends its own
-    task only."""
+    With one worker everything runs in this process; with several, `work` must be a module-level function."""
     if n_workers <= 1:
         for number, task in enumerate(tasks):
-            yield Ended(number, *_attempt(work, task, partial(watch, number)))
+            yield Ended(number, *_attempt(work, task, partial(progress, number)))
         return
     context = multiprocessing.get_context("spawn")
     waiting = list(enumerate(tasks))
@@ -57,23 +64,24 @@ def run_tasks(
                 except (EOFError, ConnectionResetError):
                     process.join()
                     del busy[ready]
-                    yield Ended(number, None, f"its process ended with code {process.exitcode}; the machine may be out of memory.")
+                    died = f"its process ended with code {process.exitcode}"
+                    yield Ended(number, None, f"{died}; the machine may be out of memory.")
                     continue
                 if isinstance(message, float):
-                    watch(number, message)
+                    progress(number, message)
                 else:
                     idle.append((ready, busy.pop(ready)[1]))
                     yield Ended(number, *message)
     finally:
         for connection, process in [*idle, *((c, p) for c, (_, p) in busy.items())]:
-            connection.close()  # an idle worker sees the end and leaves; a busy one fails at its next word
+            connection.close()  # an idle worker reads the end and exits; a busy one fails at its next message
             process.join(timeout=0.5)
             if process.is_alive():
                 process.terminate()
                 process.join()
 
 
-def _start(context: multiprocessing.context.SpawnContext, work: Callable[[T, Tell], R]) -> tuple[Connection, BaseProcess]:
+def _start(context: SpawnContext, work: Work[T, R]) -> tuple[Connection, BaseProcess]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, work), daemon=True)
     process.start()
@@ -81,11 +89,9 @@ def _start(context: multiprocessing.context.SpawnContext, work: Callable[[T, Tel
     return ours, process
 
 
-def _serve(connection: Connection, work: Callable[[T, Tell], R]) -> None:
-    """A worker's life: take a task, report, repeat, until the parent closes the line or is gone."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+def _serve(connection: Connection, work: Work[T, R]) -> None:
+    """The loop of a worker process, until the parent closes the connection or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     try:
         while True:
             task = connection.recv()
@@ -94,12 +100,13 @@ def _serve(connection: Connection, work: Callable[[T, Tell], R]) -> None:
         return
 
 
-def _attempt(work: Callable[[T, Tell], R], task: T, tell: Tell) -> tuple[R | None, str | None]:
+def _attempt(work: Work[T, R], task: T, progress: Progress) -> tuple[R | None, str | None]:
     try:
-        return work(task, tell), None
+        return work(task, progress), None
     except SurgicalMambaError as error:
         return None, str(error)
     except (BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except Exception as error:
-        return None, f"unexpected {type(error).__name__}: {' '.join(str(error).split())}; this is a defect, please report it."
+        message = " ".join(str(error).split())
+        return None, f"unexpected {type(error).__name__}: {message}; this is a defect, please report it."

@@ -106,7 +106,7 @@ def test_own_splits_are_kept_and_absent_ones_are_made(folder, clip):
         ({"phases.yaml": PHASES + "fps: many", "a.mp4": "clip"}, "fps 'many' is not a number"),
         ({"a.mp4": "clip", "b/a.avi": "clip"}, "two recordings called a"),
         ({"a.mp4": "clip", "a.txt": "x", "a.csv": "x"}, "two label files for a"),
-        ({"case/0.jpg": "clip"}, "holds images; say in phases.yaml how many were taken per second"),
+        ({"case/0.jpg": "clip"}, "holds images; write in phases.yaml how many were taken per second"),
         ({"---.mp4": "clip"}, "no letter or digit to make an id of"),
         ({"phases.yaml": PHASES + "splits: {train: [zz]}", "a.mp4": "clip"}, "split 'own' names 'zz', which is not in the folder"),
     ],

@@ -1,4 +1,5 @@
-"""AutoLaparo task 1: `videos/NN.mp4`, `labels/label_NN.txt` with a row per second, rows and phases counted from 1."""
+"""AutoLaparo task 1: `videos/NN.mp4`, `labels/label_NN.txt` with a row per second, rows and phases counted
+from 1."""
 
 import re
 from fractions import Fraction
@@ -8,7 +9,8 @@ from surgicalmamba.data.labels import RowFormat
 
 
 class AutoLaparo(RowAdapter):
-    """21 hysterectomies. Row i belongs to frame 25 (i - 1); a file with a phase 0 has been shifted by somebody and is refused."""
+    """21 hysterectomies. Row i belongs to frame 25 (i - 1); a file with a phase 0 has been shifted by
+    somebody and is refused."""
 
     name = "autolaparo"
     video_pattern = r"([0-9]{2})\.mp4"

@@ -1,4 +1,5 @@
-"""Cholec80: `videos/videoNN.mp4`, `phase_annotations/videoNN-phase.txt` with a row per 25 fps frame, phases by name."""
+"""Cholec80: `videos/videoNN.mp4`, `phase_annotations/videoNN-phase.txt` with a row per 25 fps frame, phases
+by name."""
 
 import re
 from fractions import Fraction
@@ -10,7 +11,8 @@ PHASE_ROWS = RowFormat("\t", ("Frame", "Phase"), labels="names")
 
 
 class Cholec80(RowAdapter):
-    """80 cholecystectomies. Numbers as labels are refused: copies in circulation order the last phases differently."""
+    """80 cholecystectomies. Numbers as labels are refused: copies in circulation order the last phases
+    differently."""
 
     name = "cholec80"
     video_pattern = r"video([0-9]{2})\.mp4"

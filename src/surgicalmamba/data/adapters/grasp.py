@@ -1,4 +1,5 @@
-"""GraSP: `GraSP_1fps/frames/CASExxx/00000.jpg`, `GraSP_1fps/annotations/grasp_long-term_{train,test}.json`, one phase per second."""
+"""GraSP: `GraSP_1fps/frames/CASExxx/00000.jpg`, `GraSP_1fps/annotations/grasp_long-term_{train,test}.json`,
+one phase per second."""
 
 import json
 import re
@@ -15,15 +16,18 @@ from surgicalmamba.errors import DataError
 
 
 class Grasp(VideoAdapter):
-    """13 robot-assisted prostatectomies as images at 1 fps. The 30 fps set is not read: its numbering differs from case to case."""
+    """13 robot-assisted prostatectomies as images at 1 fps. The 30 fps set is not read: its numbering differs
+    from case to case."""
 
     name = "grasp"
 
     def find(self) -> Found:
-        root = next((p for p in (self.source / "GraSP_1fps", self.source) if (p / "frames").is_dir()), None)
-        cases = sorted(p for p in (root / "frames").iterdir() if p.is_dir() and re.fullmatch(r"case[0-9]{3}", p.name, re.I)) if root else []
-        if root is None or not cases:
-            raise DataError(f"{self.source} does not look like grasp: no folder GraSP_1fps/frames/CASE001 in it.")
+        root = self._root("frames")
+        folders = sorted((root / "frames").iterdir()) if (root / "frames").is_dir() else []
+        cases = [p for p in folders if p.is_dir() and re.fullmatch(r"case[0-9]{3}", p.name, re.IGNORECASE)]
+        if not cases:
+            expected = "no folder GraSP_1fps/frames/CASE001 in it"
+            raise DataError(f"{self.source} does not look like grasp: {expected}.")
         files = _annotation_files(root)
         return Found([Procedure(case.name.upper(), case, files, Fraction(1)) for case in cases])
 
@@ -31,24 +35,26 @@ class Grasp(VideoAdapter):
         check_numbering(procedure.media)
         return read_coco_phases(procedure.annotations, procedure.media.name, len(self.vocabulary))
 
-    def _annotated(self) -> Path:
-        return next((p for p in (self.source / "GraSP_1fps", self.source) if (p / "annotations").is_dir()), self.source)
+    def _root(self, part: str) -> Path:
+        inner = self.source / "GraSP_1fps"
+        return inner if (inner / part).is_dir() else self.source
 
     def holds_annotations(self) -> bool:
-        return (self._annotated() / "annotations").is_dir()
+        return (self._root("annotations") / "annotations").is_dir()
 
     def phase_rows(self) -> Iterator[PhaseRows]:
         """From the annotation files alone: one phase per second."""
-        files = _annotation_files(self._annotated())
-        names = {str(a["image_name"]) for path in files for a in _annotations(path) if isinstance(a, dict) and "image_name" in a}
-        for case in sorted({name.partition("/")[0].upper() for name in names}):
+        files = _annotation_files(self._root("annotations"))
+        found = [a.get("image_name") for path in files for a in _annotations(path) if isinstance(a, dict)]
+        for case in sorted({str(name).partition("/")[0].upper() for name in found if name is not None}):
             yield PhaseRows(case, read_coco_phases(files, case, len(self.vocabulary)).phases, Fraction(1))
 
 
 def _annotation_files(root: Path) -> tuple[Path, ...]:
-    files = tuple(p for role in ("train", "test") if (p := root / "annotations" / f"grasp_long-term_{role}.json").is_file())
+    names = [f"grasp_long-term_{role}.json" for role in ("train", "test")]
+    files = tuple(path for name in names if (path := root / "annotations" / name).is_file())
     if not files:
-        raise DataError(f"{root / 'annotations'}: grasp_long-term_train.json and grasp_long-term_test.json are not in it.")
+        raise DataError(f"{root / 'annotations'}: {' and '.join(names)} are not in it.")
     return files
 
 
@@ -56,11 +62,13 @@ def check_numbering(folder: Path) -> None:
     """Images must be numbered 0, 1, 2, ...: a hole would shift every label after it."""
     for expected, path in enumerate(image_files(folder)):
         if not path.stem.isdigit() or int(path.stem) != expected:
-            raise DataError(f"{path}: expected image number {expected:05d}; the images of a case must be numbered from 0 without a gap.")
+            rule = "the images of a case must be numbered from 0 without a gap"
+            raise DataError(f"{path}: expected image number {expected:05d}; {rule}.")
 
 
 def read_coco_phases(paths: tuple[Path, ...], case: str, n_phases: int) -> RowLabels:
-    """Phases of one case from COCO-like files, joined on `image_name`; seconds without an annotation are unlabelled."""
+    """Phases of one case from COCO-like files, joined on `image_name`; seconds without an annotation are
+    unlabelled."""
     found: dict[int, int] = {}
     for path in paths:
         for position, annotation in enumerate(_annotations(path)):

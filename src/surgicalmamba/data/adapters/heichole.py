@@ -1,4 +1,5 @@
-"""HeiChole: `Videos/Full/Hei-Chole<N>.mp4`, `Annotations/Phase/Hei-Chole<N>_Annotation_Phase.csv`, a headerless row per native frame."""
+"""HeiChole: `Videos/Full/Hei-Chole<N>.mp4`, `Annotations/Phase/Hei-Chole<N>_Annotation_Phase.csv`, a
+headerless row per native frame."""
 
 import re
 
@@ -9,7 +10,8 @@ FRAME_ROWS = RowFormat(",", None, labels="ids")
 
 
 class HeiChole(RowAdapter):
-    """24 public cholecystectomies at 25 or 50 fps. White out-of-body frames carry labels and stay; the HD copies are second choice."""
+    """24 public cholecystectomies at 25 or 50 fps. White out-of-body frames carry labels and stay; the HD
+    copies are second choice."""
 
     name = "heichole"
     video_pattern = r"hei-chole([0-9]+)\.mp4"

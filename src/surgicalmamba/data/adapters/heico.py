@@ -1,4 +1,5 @@
-"""HeiCo: `<operation>/<n>/<Stem>_<n>.avi` and `<Stem>_<n>_Phase.csv`, a headerless row per frame; or the 2017 challenge's names."""
+"""HeiCo: `<operation>/<n>/<Stem>_<n>.avi` and `<Stem>_<n>_Phase.csv`, a headerless row per frame; or the 2017
+challenge's names."""
 
 import re
 from fractions import Fraction
@@ -18,7 +19,8 @@ _STEM = rf"({'|'.join(_STEMS)})_?([0-9]+)"
 
 
 class HeiCo(RowAdapter):
-    """30 colorectal operations of three types, found by the stem of the file name. Blue censored frames carry labels and stay."""
+    """30 colorectal operations of three types, found by the stem of the file name. Blue censored frames carry
+    labels and stay."""
 
     name = "heico"
     video_pattern = rf"{_STEM}\.(?:avi|mp4)"

@@ -1,8 +1,9 @@
 """JIGSAWS: robot kinematics and gestures of bench-top suturing, with leave-one-user-out splits.
 
 Read from the official layout (`<Task>/kinematics/AllGestures/<Task>_B001.txt`, 76 columns at 30 Hz, and
-`<Task>/transcriptions/<Task>_B001.txt`, rows `first last G1` counted from 1), or from an archive with `<trial>/x` (n, 14) and `<trial>/y`
-(n,) at 5 Hz. The 14 signals are those of the patient-side arms, left then right: position, linear velocity, gripper angle."""
+`<Task>/transcriptions/<Task>_B001.txt`, rows `first last G1` counted from 1), or from an archive with
+`<trial>/x` (n, 14) and `<trial>/y` (n,) at 5 Hz. The 14 signals are those of the patient-side arms, left then
+right: position, linear velocity, gripper angle."""
 
 import re
 from collections.abc import Sequence
@@ -12,18 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.data.adapters.base import (
-    FeatureAdapter,
-    FeatureSequence,
-    Found,
-    Procedure,
-    as_features,
-    load_npz,
-    match_files,
-    npz_names,
-    only_annotation,
-    same_length,
-)
+from surgicalmamba.data.adapters import base
+from surgicalmamba.data.adapters.base import FeatureAdapter, FeatureSequence, Found, Procedure
 from surgicalmamba.data.labels import UNLABELLED, PhaseVocabulary, integer, read_lines
 from surgicalmamba.data.manifest import Split
 from surgicalmamba.errors import DataError
@@ -38,7 +29,8 @@ SOURCE_HZ = 30
 STEP = 6
 _ARM = (*range(3), *range(12, 15), 18)
 COLUMNS = tuple(38 + column for column in _ARM) + tuple(57 + column for column in _ARM)
-"""0-based columns of the 14 signals among the 76: each arm has position 3, rotation 9, velocity 3, turn rate 3, gripper 1."""
+"""0-based columns of the 14 signals among the 76: each arm has position 3, rotation 9, velocity 3, turn rate
+3, gripper 1."""
 _TRIAL = r"(Suturing|Knot_Tying|Needle_Passing)_(?:([A-Z])([0-9]{3})|(S[0-9]+)_(T[0-9]+))"
 
 
@@ -56,21 +48,18 @@ class Jigsaws(FeatureAdapter):
     def _task(self, trials: Sequence[str]) -> str:
         tasks = sorted({match[1] for trial in trials if (match := re.match(_TRIAL, trial))})
         if len(tasks) != 1:
-            raise DataError(f"{self.source} holds several tasks ({', '.join(tasks)}); give the folder of one as --source.")
+            several = f"holds several tasks ({', '.join(tasks)})"
+            raise DataError(f"{self.source} {several}; give the folder of one as --source.")
         return tasks[0]
 
     def find(self) -> Found:
         pattern = rf"{_TRIAL}\.txt"
-        kinematics = match_files(self.source, pattern, _trial_id, within=r"(^|/)kinematics/")
-        transcriptions = match_files(self.source, pattern, _trial_id, within=r"(^|/)transcriptions/")
-        procedures = [Procedure(key, path, (transcriptions[key],) if key in transcriptions else ()) for key, path in kinematics.items()]
-        if not procedures:
-            procedures = [
-                Procedure(name.partition("/")[0], path, ())
-                for path in match_files(self.source, r".*\.npz", lambda match: match[0]).values()
-                for name in npz_names(path)
-                if re.fullmatch(rf"{_TRIAL}/x", name)
-            ]
+        kinematics, transcriptions = (
+            base.match_files(self.source, pattern, _trial_id, within=rf"(^|/){folder}/")
+            for folder in ("kinematics", "transcriptions")
+        )
+        procedures = base.join(kinematics, transcriptions)
+        procedures = procedures or [p for p in base.archived(self.source, "x") if re.fullmatch(_TRIAL, p.id)]
         if not procedures:
             expected = "neither kinematics/AllGestures/Suturing_B001.txt nor an .npz of trials"
             raise DataError(f"{self.source} does not look like jigsaws: {expected} in it.")
@@ -83,22 +72,22 @@ class Jigsaws(FeatureAdapter):
             assert match is not None
             users.setdefault(match[2] or match[4], []).append(procedure.id)
         source = "Leave one user out, the usual protocol: all trials of one surgeon are the test."
-        return {
-            f"louo-{user}": Split(
-                f"louo-{user}", {"train": tuple(t for u, ts in users.items() if u != user for t in ts), "test": tuple(trials)}, source
-            )
-            for user, trials in sorted(users.items())
-        }
+        splits = {}
+        for user, trials in sorted(users.items()):
+            train = tuple(trial for other, others in users.items() if other != user for trial in others)
+            name = f"louo-{user}"
+            splits[name] = Split(name, {"train": train, "test": tuple(trials)}, source)
+        return splits
 
     def load(self, procedure: Procedure) -> FeatureSequence:
         path, where = procedure.media, f"{procedure.media}: {procedure.id}"
         if path.suffix == ".npz":
-            features = as_features(load_npz(path, f"{procedure.id}/x"), where)
-            gestures = load_npz(path, f"{procedure.id}/y").astype(np.int64)
-            same_length(len(features), len(gestures), where)
+            features = base.as_features(base.load_npz(path, f"{procedure.id}/x"), where)
+            gestures = base.load_npz(path, f"{procedure.id}/y").astype(np.int64)
+            base.same_length(features, gestures, where)
         else:
             features = read_kinematics(path)[::STEP]
-            transcription = only_annotation(procedure, f"transcriptions/{procedure.id}.txt")
+            transcription = base.only_annotation(procedure, f"transcriptions/{procedure.id}.txt")
             gestures = read_transcription(transcription, len(features) * STEP)[::STEP][: len(features)]
         if features.shape[1] != len(COLUMNS):
             raise DataError(f"{where}: {features.shape[1]} signals, expected {len(COLUMNS)}.")
@@ -109,7 +98,8 @@ class Jigsaws(FeatureAdapter):
         phases = np.full(len(gestures), UNLABELLED, np.int64)
         for number in np.unique(gestures[gestures >= 0]).tolist():
             if number not in GESTURES[task]:
-                raise DataError(f"{where}: gesture G{number} does not occur in {task}; known are {GESTURES[task]}.")
+                known = GESTURES[task]
+                raise DataError(f"{where}: gesture G{number} does not occur in {task}; known are {known}.")
             phases[gestures == number] = GESTURES[task].index(number)
         return phases
 
@@ -132,11 +122,12 @@ def read_kinematics(path: Path) -> NDArray[np.float32]:
             rows.append([float(fields[column]) for column in COLUMNS])
         except ValueError:
             raise DataError(f"{path}:{number}: a column is not a number.") from None
-    return as_features(np.array(rows), str(path))
+    return base.as_features(np.array(rows), str(path))
 
 
 def read_transcription(path: Path, n_rows: int) -> NDArray[np.int64]:
-    """Gesture numbers per kinematics row from `first last Gn`, both ends included and counted from 1; -1 where there is none."""
+    """Gesture numbers per kinematics row from `first last Gn`, both ends included and counted from 1; -1
+    where there is none."""
     gestures = np.full(n_rows, -1, np.int64)
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split()

@@ -1,4 +1,5 @@
-"""M2CAI16-workflow: `train_dataset/workflow_video_NN.mp4` and `.txt`, `test_dataset/test_workflow_video_NN.mp4` and `.txt`."""
+"""M2CAI16-workflow: `train_dataset/workflow_video_NN.mp4` and `.txt`,
+`test_dataset/test_workflow_video_NN.mp4` and `.txt`."""
 
 import re
 from fractions import Fraction
@@ -8,7 +9,8 @@ from surgicalmamba.data.adapters.cholec80 import PHASE_ROWS
 
 
 class M2cai16(RowAdapter):
-    """27 training and 14 test cholecystectomies. Both sets count from 01, so the id keeps the set's prefix."""
+    """27 training and 14 test cholecystectomies. Both sets count from 01, so the id keeps the set's
+    prefix."""
 
     name = "m2cai16"
     video_pattern = r"(test_)?workflow_video_([0-9]{2})\.mp4"

@@ -1,6 +1,8 @@
-"""One patient's abdomen as pictures: the field behind, the gallbladder, the cystic duct, blood, and the room outside the body.
+"""One patient's abdomen as pictures: the field behind, the gallbladder, the cystic duct, blood, and the room
+outside the body.
 
-Colours, fat, texture and the optics of the scope are drawn per patient. Pictures are bytes in RGB; movable parts have an alpha."""
+Colours, fat, texture and the optics of the scope are drawn per patient. Pictures are bytes in RGB; movable
+parts have an alpha."""
 
 from dataclasses import dataclass
 
@@ -14,6 +16,7 @@ from surgicalmamba.data.synthetic.shading import (
     lobules,
     mix,
     noise,
+    plain,
     smooth_step,
     soften,
     to_bytes,
@@ -30,7 +33,8 @@ SMOKE_HW = (90, 360)
 
 @dataclass(frozen=True)
 class Sprite:
-    """A movable picture (h, w, 4): RGB already multiplied by alpha, and alpha. `anchor` (x, y) is the point it is placed by."""
+    """A movable picture (h, w, 4): RGB already multiplied by alpha, and alpha. `anchor` (x, y) is the point
+    it is placed by."""
 
     rgba: Bytes
     anchor: tuple[float, float]
@@ -79,7 +83,8 @@ def draw_anatomy(rng: np.random.Generator) -> Anatomy:
     look = _draw_look(rng)
     stain, stain_rgb = _blood(rng)
     smoke = smooth_step(-0.9, 1.1, noise(rng, SMOKE_HW, 44.0, 4, 1.6))
-    return Anatomy(look, _field(rng, look), _gallbladder(rng, look), _duct(rng, look), stain, stain_rgb, to_bytes(smoke), _room(rng))
+    field, gallbladder, duct = _field(rng, look), _gallbladder(rng, look), _duct(rng, look)
+    return Anatomy(look, field, gallbladder, duct, stain, stain_rgb, to_bytes(smoke), _room(rng))
 
 
 def _vary(rng: np.random.Generator, colour: Colour, amount: float) -> Colour:
@@ -89,7 +94,8 @@ def _vary(rng: np.random.Generator, colour: Colour, amount: float) -> Colour:
 
 
 def _draw_look(rng: np.random.Generator) -> Look:
-    gallbladders = ((0.60, 0.62, 0.50), (0.66, 0.56, 0.50), (0.52, 0.60, 0.56), (0.72, 0.66, 0.46), (0.58, 0.40, 0.34))
+    gallbladders = ((0.60, 0.62, 0.50), (0.66, 0.56, 0.50), (0.52, 0.60, 0.56), (0.72, 0.66, 0.46))
+    gallbladders += ((0.58, 0.40, 0.34),)
     return Look(
         liver=_vary(rng, (0.47, 0.185, 0.15), 0.035),
         fat=_vary(rng, (0.86, 0.66, 0.30), 0.035),
@@ -107,7 +113,8 @@ def _draw_look(rng: np.random.Generator) -> Look:
 
 @dataclass
 class _Ground:
-    """The field being built from behind to front: colour (h, w, 3) and height (h, w) in pixels. Noise that several parts share."""
+    """The field being built from behind to front: colour (h, w, 3) and height (h, w) in pixels. Noise that
+    several parts share."""
 
     colour: Image
     height: Image
@@ -133,7 +140,8 @@ def _field(rng: np.random.Generator, look: Look) -> Bytes:
     # A film of fluid shines on bumps that carry no colour.
     wet = 7.0 * noise(rng, FIELD_HW, 34.0, 3, 1.6) + 0.7 * noise(rng, FIELD_HW, 7.0, 2)
     _, film = light(wet + 0.25 * ground.height, 0.38, 1.0, 70)
-    shine = soften(film * smooth_step(0.50, 1.0, film) * smooth_step(-0.3, 0.5, noise(rng, FIELD_HW, 80.0, 2)), 0.7)
+    patches = smooth_step(-0.3, 0.5, noise(rng, FIELD_HW, 80.0, 2))
+    shine = soften(film * smooth_step(0.50, 1.0, film) * patches, 0.7)
     gleam = (shine + 0.55 * soften(shine, 6.0))[..., None] * np.array((1.0, 0.95, 0.90))
     return to_bytes(_lit(ground.colour, ground.height, 0.11, 0.55, 42) + gleam)
 
@@ -143,7 +151,7 @@ def _sheet(rng: np.random.Generator, look: Look) -> _Ground:
     size = FIELD_HW
     y, x = np.mgrid[0 : size[0], 0 : size[1]].astype(np.float64)
     bumps, fine, fibres = noise(rng, size, 90.0, 5), noise(rng, size, 14.0, 3), noise(rng, size, 12.0, 3, 5.0)
-    colour = mix(np.broadcast_to(np.array(look.serosa), (*size, 3)) * 0.86, (0.60, 0.22, 0.18), smooth_step(-0.2, 1.0, bumps))
+    colour = mix(plain(look.serosa, size) * 0.86, (0.60, 0.22, 0.18), smooth_step(-0.2, 1.0, bumps))
     colour = mix(colour, (0.92, 0.74, 0.62), 0.45 * smooth_step(0.2, 0.9, fibres))
     colour = mix(colour, (0.55, 0.08, 0.08), 0.6 * vessels(rng, size, 10, 34, 1.6, 0.3))
     return _Ground(colour, 9.0 * bumps + 2.2 * fine, x, y, bumps, fine, fibres)
@@ -154,11 +162,14 @@ def _lay_fat(rng: np.random.Generator, look: Look, ground: _Ground) -> None:
     size = FIELD_HW
     lobe, shade = lobules(rng, size, rng.uniform(34.0, 50.0))
     lobe, shade = soften(lobe, 3.2), soften(shade, 2.0)
-    edge = (ground.y - size[0] * (0.60 - look.fat_level)) / 60.0 + 0.9 * noise(rng, size, 120.0, 3) - 0.35 * (ground.x - 300.0) / 300.0
+    edge = (ground.y - size[0] * (0.60 - look.fat_level)) / 60.0 + 0.9 * noise(rng, size, 120.0, 3)
+    edge = edge - 0.35 * (ground.x - 300.0) / 300.0
     colour = np.array(look.fat) * (0.92 + 0.18 * shade[..., None]) * (0.80 + 0.26 * lobe[..., None])
     creases = 0.55 * (1.0 - smooth_step(0.1, 0.7, lobe)) + 0.2 * smooth_step(0.2, 1.0, ground.bumps)
-    colour = mix(mix(colour, (0.86, 0.42, 0.26), creases), (0.66, 0.12, 0.08), 0.7 * vessels(rng, size, 12, 26, 1.4))
-    ground.lay(colour, 11.0 * lobe + 9.0 * ground.bumps + 1.5 * ground.fine + 10.0, smooth_step(-0.05, 0.35, edge))
+    colour = mix(colour, (0.86, 0.42, 0.26), creases)
+    colour = mix(colour, (0.66, 0.12, 0.08), 0.7 * vessels(rng, size, 12, 26, 1.4))
+    height = 11.0 * lobe + 9.0 * ground.bumps + 1.5 * ground.fine + 10.0
+    ground.lay(colour, height, smooth_step(-0.05, 0.35, edge))
 
 
 def _lay_bowel(rng: np.random.Generator, look: Look, ground: _Ground) -> None:
@@ -174,13 +185,15 @@ def _lay_liver(rng: np.random.Generator, look: Look, ground: _Ground) -> None:
     """The liver with its sharp lower edge, and the shadow it throws."""
     size = FIELD_HW
     sag = 0.00105 * rng.uniform(0.5, 1.1) * (ground.x - 250.0) ** 2
-    inside = size[0] * 0.47 - sag + 0.10 * (ground.x - 300.0) + 16.0 * noise(rng, size, 150.0, 2) - ground.y  # pixels above the edge
+    edge = size[0] * 0.47 - sag + 0.10 * (ground.x - 300.0) + 16.0 * noise(rng, size, 150.0, 2)
+    inside = edge - ground.y  # pixels above the edge
     cover = smooth_step(-1.5, 1.5, inside)
     shadow = smooth_step(-46.0, 0.0, inside) * (1 - cover)
     ground.colour = ground.colour * (1.0 - 0.62 * shadow[..., None])
     grain = noise(rng, size, 5.0, 2)
     colour = np.array(look.liver) * (1.0 + 0.10 * ground.bumps[..., None] + 0.09 * grain[..., None])
-    colour = mix(colour, (0.70, 0.36, 0.30), 0.7 * smooth_step(12.0, 0.0, inside) * smooth_step(0.0, 3.0, inside))
+    rim = 0.7 * smooth_step(12.0, 0.0, inside) * smooth_step(0.0, 3.0, inside)
+    colour = mix(colour, (0.70, 0.36, 0.30), rim)
     rounding = np.sqrt(np.clip(inside / 60.0, 0.0, 1.0))
     ground.lay(colour, 42.0 * rounding + 5.0 * ground.bumps + 0.7 * grain + 18.0, cover)
 
@@ -191,8 +204,8 @@ def _lay_bed(rng: np.random.Generator, ground: _Ground) -> None:
     way = [(210.0, 110.0), (270.0, 180.0), (330.0, 240.0)]
     cover, ridge, _, _ = tube(size, way, [44.0, 42.0, 22.0], 13.0 * noise(rng, size, 34.0, 3))
     cover = soften(cover, 2.5)
-    raw = np.broadcast_to(np.array((0.46, 0.10, 0.08)), (*size, 3))
-    colour = mix(raw, (0.74, 0.50, 0.34), smooth_step(0.0, 0.9, ground.fibres + 0.5 * ground.fine))
+    fibres = smooth_step(0.0, 0.9, ground.fibres + 0.5 * ground.fine)
+    colour = mix(plain((0.46, 0.10, 0.08), size), (0.74, 0.50, 0.34), fibres)
     charred = 0.6 * smooth_step(0.45, 1.0, noise(rng, size, 22.0, 3))
     ground.colour = mix(ground.colour, mix(colour, (0.24, 0.13, 0.09), charred), 0.92 * cover)
     ground.height = ground.height - 14.0 * cover * ridge + 2.5 * cover * ground.fine
@@ -206,7 +219,8 @@ def _lit(colour: Image, height: Image, strength: float, shine: float, gloss: int
 
 
 def _gallbladder(rng: np.random.Generator, look: Look) -> Sprite:
-    """The pear: fundus at the upper left, neck at the lower right, wet and veined. Its anchor is where the grasper holds it."""
+    """The pear: fundus at the upper left, neck at the lower right, wet and veined. Its anchor is where the
+    grasper holds it."""
     size = GALLBLADDER_HW
     bumps = noise(rng, size, 55.0, 4)
     points = [(66.0, 66.0), (112.0, 84.0), (160.0, 106.0), (204.0, 134.0), (238.0, 160.0), (262.0, 176.0)]
@@ -215,9 +229,11 @@ def _gallbladder(rng: np.random.Generator, look: Look) -> Sprite:
     cover, ridge, across, along = tube(size, points, [r * swelling for r in radii], 3.0 * bumps)
     base = np.array(look.gallbladder) * (0.58 + 0.50 * ridge[..., None])
     base = mix(base, (0.80, 0.48, 0.42), 0.35 * smooth_step(0.1, 0.9, bumps))
-    base = mix(base, np.array(look.fat) * 0.95, 0.85 * smooth_step(0.62, 0.95, along + 0.25 * bumps))  # fat around the neck
+    neck = 0.85 * smooth_step(0.62, 0.95, along + 0.25 * bumps)
+    base = mix(base, np.array(look.fat) * 0.95, neck)
     base = mix(base, (0.58, 0.12, 0.11), 0.62 * vessels(rng, size, 9, 24, 1.6, 0.5))
-    base = mix(base, (0.42, 0.14, 0.12), 0.5 * smooth_step(-0.55, -0.95, across) + 0.35 * smooth_step(0.75, 1.0, across))
+    sides = 0.5 * smooth_step(-0.55, -0.95, across) + 0.35 * smooth_step(0.75, 1.0, across)
+    base = mix(base, (0.42, 0.14, 0.12), sides)
     height = 52.0 * swelling * ridge + 3.0 * bumps + 0.5 * noise(rng, size, 9.0, 2)
     _, film = light(0.55 * height + 3.2 * noise(rng, size, 24.0, 3), 0.42, 1.0, 44)
     shine = film * smooth_step(0.62, 1.0, film) * smooth_step(0.25, 0.6, ridge)
@@ -231,13 +247,16 @@ def _duct(rng: np.random.Generator, look: Look) -> Sprite:
     bumps = noise(rng, size, 26.0, 3)
     colour = np.zeros((*size, 3))
     alpha = np.zeros(size)
+    artery = [(0.0, 104.0), (80.0, 96.0), (170.0, 108.0), (249.0, 98.0)]
+    duct = [(0.0, 52.0), (60.0, 62.0), (130.0, 60.0), (200.0, 66.0), (249.0, 58.0)]
     for points, radii, tone in (
-        ([(0.0, 104.0), (80.0, 96.0), (170.0, 108.0), (249.0, 98.0)], [9.0, 7.0, 7.0, 9.0], (0.80, 0.30, 0.26)),
-        ([(0.0, 52.0), (60.0, 62.0), (130.0, 60.0), (200.0, 66.0), (249.0, 58.0)], [30.0, 19.0, 15.0, 16.0, 24.0], (0.84, 0.70, 0.52)),
+        (artery, [9.0, 7.0, 7.0, 9.0], (0.80, 0.30, 0.26)),
+        (duct, [30.0, 19.0, 15.0, 16.0, 24.0], (0.84, 0.70, 0.52)),
     ):
         cover, ridge, _, _ = tube(size, points, radii, 2.2 * bumps)
         body = np.array(tone) * (0.60 + 0.46 * ridge[..., None]) * (0.8 + 0.2 * np.array(look.tint))
-        body = mix(body, (0.72, 0.22, 0.18), 0.4 * smooth_step(0.3, 1.0, bumps) + 0.4 * vessels(rng, size, 6, 14, 1.1, 0.0))
+        red = 0.4 * smooth_step(0.3, 1.0, bumps) + 0.4 * vessels(rng, size, 6, 14, 1.1, 0.0)
+        body = mix(body, (0.72, 0.22, 0.18), red)
         body = _lit(body, max(radii) * 1.1 * ridge + 1.5 * bumps, 0.16, 1.2, 46)
         colour = mix(colour, body, cover)
         alpha = alpha + (1 - alpha) * cover
@@ -253,10 +272,13 @@ def _blood(rng: np.random.Generator) -> tuple[Bytes, Bytes]:
     stretch = np.where(y > cy, 1.7, 0.8)
     distance = np.sqrt(((x - cx) / 66.0) ** 2 + ((y - cy) / (44.0 * stretch)) ** 2)
     wobble = noise(rng, STAIN_HW, 34.0, 4)
-    trickles = smooth_step(0.15, 0.8, noise(rng, STAIN_HW[::-1], 16.0, 2, 6.0).T) * smooth_step(0.0, 30.0, y - cy)
+    streaks = noise(rng, STAIN_HW[::-1], 16.0, 2, 6.0).T
+    trickles = smooth_step(0.15, 0.8, streaks) * smooth_step(0.0, 30.0, y - cy)
     reach = np.clip(1.0 - distance + 0.42 * wobble * (0.35 + distance) + 0.22 * trickles, 0.0, 1.0)
-    rim = smooth_step(0.0, 0.05, np.minimum.reduce([x / STAIN_HW[1], 1 - x / STAIN_HW[1], y / STAIN_HW[0], 1 - y / STAIN_HW[0]]))
-    colour = mix(np.broadcast_to(np.array((0.34, 0.012, 0.015)), (*STAIN_HW, 3)), (0.52, 0.035, 0.03), smooth_step(-0.5, 0.8, wobble))
+    u, v = x / STAIN_HW[1], y / STAIN_HW[0]
+    rim = smooth_step(0.0, 0.05, np.minimum.reduce([u, 1 - u, v, 1 - v]))
+    fresh = smooth_step(-0.5, 0.8, wobble)
+    colour = mix(plain((0.34, 0.012, 0.015), STAIN_HW), (0.52, 0.035, 0.03), fresh)
     _, film = light(5.0 * noise(rng, STAIN_HW, 20.0, 3, 1.5) + 12.0 * reach, 0.42, 1.0, 60)
     return to_bytes(reach * rim), to_bytes(colour + 0.85 * (film * smooth_step(0.55, 1.0, film))[..., None])
 
@@ -268,7 +290,8 @@ def _room(rng: np.random.Generator) -> Bytes:
     folds = noise(rng, size, 120.0, 4, 2.5)
     drape = (0.16, 0.42, 0.50) if rng.random() < 0.6 else (0.20, 0.46, 0.36)
     colour = np.array(drape) * (0.9 + 0.45 * folds[..., None])
-    glove, ridge, _, _ = tube(size, [(-20.0, 360.0), (160.0, 300.0), (290.0, 250.0)], [80.0, 66.0, 40.0], 10.0 * noise(rng, size, 60.0, 2))
+    hand = [(-20.0, 360.0), (160.0, 300.0), (290.0, 250.0)]
+    glove, ridge, _, _ = tube(size, hand, [80.0, 66.0, 40.0], 10.0 * noise(rng, size, 60.0, 2))
     colour = mix(colour, np.array((0.86, 0.82, 0.72)) * (0.5 + 0.5 * ridge[..., None]), glove)
     steel, ridge, _, _ = tube(size, [(400.0, 470.0), (470.0, 260.0), (560.0, -10.0)], [16.0, 16.0, 14.0])
     colour = mix(colour, np.array((0.66, 0.68, 0.70)) * (0.4 + 0.7 * ridge[..., None]), steel)

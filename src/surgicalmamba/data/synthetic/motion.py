@@ -1,21 +1,33 @@
 """From the script to what every frame shows: camera, two hands, gallbladder, smoke, blood, water, focus.
 
-A track is one array over frames, rounded to a thousandth, so that a frame can be rendered alone and in any order. What is shown follows
-from the activity. Only three things know the phase: the bared duct with its clips (clipping alone), the gallbladder leaving its bed
-(from packaging or cleaning on) and the bag. None of them differs between the two dissection phases."""
+A track is one array over frames, rounded to a thousandth, so that a frame can be rendered alone and in any
+order. What is shown follows from the activity. Only three things depend on the phase: the bared duct with its
+clips (clipping alone), the gallbladder leaving its bed (from packaging or cleaning on) and the bag. None of
+them differs between the two dissection phases."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surgicalmamba.data.synthetic.instruments import Tool
-from surgicalmamba.data.synthetic.procedure import CLIPPING, PACKAGING, RETRACTION, Activity, Procedure, Timeline, Track, rounded
+from surgicalmamba.data.synthetic.procedure import (
+    CLIPPING,
+    PACKAGING,
+    RETRACTION,
+    Activity,
+    Procedure,
+    Timeline,
+    Track,
+    rounded,
+)
 
 
 @dataclass(frozen=True)
 class View:
-    """Where an activity looks (x, y in the field), how close (larger is closer), and how far each shot may differ."""
+    """Where an activity looks (x, y in the field), how close (larger is closer), and how far each shot may
+    differ."""
 
     x: float
     y: float
@@ -23,44 +35,40 @@ class View:
     spread: float
 
 
-VIEWS = {
-    Activity.EXPLORE: View(300.0, 225.0, 0.92, 34.0),
-    Activity.HOLD: View(296.0, 205.0, 1.02, 24.0),
-    Activity.DISSECT: View(290.0, 196.0, 1.14, 22.0),
-    Activity.CLIP: View(330.0, 250.0, 1.30, 12.0),
-    Activity.CUT: View(330.0, 250.0, 1.30, 12.0),
-    Activity.IRRIGATE: View(285.0, 200.0, 1.05, 26.0),
-    Activity.COAGULATE: View(280.0, 190.0, 1.16, 22.0),
-    Activity.BAG: View(320.0, 235.0, 0.96, 24.0),
-    Activity.OUTSIDE: View(300.0, 230.0, 0.90, 10.0),
+@dataclass(frozen=True)
+class Looks:
+    """What an activity looks like: its view, the right hand's tool, and two chances per bout: that the left
+    hand's grasper is in view, and that it bleeds."""
+
+    view: View
+    right: Tool | None = None
+    left_grasper: float = 0.0
+    bleeds: float = 0.0
+
+
+LOOKS = {
+    Activity.EXPLORE: Looks(View(300.0, 225.0, 0.92, 34.0)),
+    Activity.HOLD: Looks(View(296.0, 205.0, 1.02, 24.0), None, 1.0, 0.1),
+    Activity.DISSECT: Looks(View(290.0, 196.0, 1.14, 22.0), Tool.HOOK, 0.80, 0.42),
+    Activity.CLIP: Looks(View(330.0, 250.0, 1.30, 12.0), Tool.CLIPPER, 0.75),
+    Activity.CUT: Looks(View(330.0, 250.0, 1.30, 12.0), Tool.SCISSORS, 0.75, 0.3),
+    Activity.IRRIGATE: Looks(View(285.0, 200.0, 1.05, 26.0), Tool.IRRIGATOR, 0.55, 0.75),
+    Activity.COAGULATE: Looks(View(280.0, 190.0, 1.16, 22.0), Tool.BIPOLAR, 0.55, 0.8),
+    Activity.BAG: Looks(View(320.0, 235.0, 0.96, 24.0), None, 0.85),
+    Activity.OUTSIDE: Looks(View(300.0, 230.0, 0.90, 10.0)),
 }
-RIGHT_HAND = {
-    Activity.DISSECT: Tool.HOOK,
-    Activity.CLIP: Tool.CLIPPER,
-    Activity.CUT: Tool.SCISSORS,
-    Activity.IRRIGATE: Tool.IRRIGATOR,
-    Activity.COAGULATE: Tool.BIPOLAR,
-}
-LEFT_GRASPER = {
-    Activity.HOLD: 1.0,
-    Activity.DISSECT: 0.80,
-    Activity.CLIP: 0.75,
-    Activity.CUT: 0.75,
-    Activity.IRRIGATE: 0.55,
-    Activity.COAGULATE: 0.55,
-    Activity.BAG: 0.85,
-}
-"""Chance that the left hand's grasper is in view during a bout."""
 
 _NO_TOOL = -1
 _LEFT_TIP = (118.0, 92.0)
 _RIGHT_TIP = (206.0, 152.0)
 _BAG_BESIDE_CLEANING = 0.3
+_CLEANS = (Activity.IRRIGATE, Activity.COAGULATE)
 
 
 @dataclass(frozen=True)
 class Hand:
-    """One hand: tool number per frame (-1 for none), how far it is in (0 to 1), tip (x, y) in the view, jaws (0 shut to 1 open)."""
+    """One hand: tool number per frame (-1 for none), how far it is in (0 to 1), tip (x, y) in the view, jaws
+    (0 shut to 1 open)."""
 
     tool: NDArray[np.int64]
     reach: Track
@@ -71,7 +79,8 @@ class Hand:
 
 @dataclass(frozen=True)
 class Bleeding:
-    """A bleeding: frame it starts, where in the field, how strong, and its size per frame (0 to 1) from `start` on."""
+    """A bleeding: frame it starts, where in the field, how strong, and its size per frame (0 to 1) from
+    `start` on."""
 
     start: int
     x: float
@@ -140,7 +149,12 @@ def plan_motion(procedure: Procedure, rng: np.random.Generator) -> Tracks:
     away = line.when(Activity.IRRIGATE, Activity.COAGULATE, Activity.OUTSIDE)
     at_duct = line.when(Activity.CLIP, Activity.CUT) * (procedure.phase_per_frame() == CLIPPING)
     works = _cautery(line, right)
-    washing = line.when(Activity.IRRIGATE) * (right.reach > 0.9) * (np.sin(2 * np.pi * line.seconds * 0.16) > -0.35)
+
+    def thick(_: Activity) -> float:
+        return rng.uniform(0.25, 1.15)
+
+    pulses = np.sin(2 * np.pi * line.seconds * 0.16) > -0.35
+    washing = line.when(Activity.IRRIGATE) * (right.reach > 0.9) * pulses
     bag_is_open, bag_visible = _bag(procedure, rng)
     held = left.reach * (left.tool == Tool.GRASPER.value)
     return Tracks(
@@ -155,7 +169,7 @@ def plan_motion(procedure: Procedure, rng: np.random.Generator) -> Tracks:
         bag=rounded(line.approach(bag_visible, 1.8)),
         bag_is_open=bag_is_open,
         spark=rounded(works),
-        smoke=rounded(np.clip(line.drift(works * line.per_bout(lambda _: rng.uniform(0.25, 1.15)), 3.5), 0.0, 1.0)),
+        smoke=rounded(np.clip(line.drift(works * line.per_bout(thick), 3.5), 0.0, 1.0)),
         water=rounded(line.approach(washing, 0.5)),
         defocus=_defocus(line, camera),
         outside=rounded(line.approach(line.when(Activity.OUTSIDE), 1.6)),
@@ -166,18 +180,24 @@ def plan_motion(procedure: Procedure, rng: np.random.Generator) -> Tracks:
 def _camera(line: Timeline) -> Camera:
     """Each bout is a shot with its own aim; the hand that holds the camera is never still."""
     rng = line.rng
-    x = line.drift(line.per_bout(lambda a: VIEWS[a].x + rng.uniform(-1, 1) * VIEWS[a].spread), 0.9) + line.wander(5.0, 9.0, 1.3)
-    y = line.drift(line.per_bout(lambda a: VIEWS[a].y + rng.uniform(-0.6, 0.6) * VIEWS[a].spread), 0.9) + line.wander(4.0, 8.0, 1.1)
-    zoom = line.drift(line.per_bout(lambda a: VIEWS[a].zoom * rng.uniform(0.92, 1.08)), 1.2) + line.wander(0.03, 14.0, 3.0)
-    roll = line.drift(line.per_bout(lambda _: rng.normal(0.0, 0.07)), 1.5) + line.wander(0.025, 11.0, 2.5)
+
+    def shots(value: Callable[[View], float], lag_s: float) -> Track:
+        return line.drift(line.per_bout(lambda activity: value(LOOKS[activity].view)), lag_s)
+
+    x = shots(lambda view: view.x + rng.uniform(-1, 1) * view.spread, 0.9) + line.wander(5.0, 9.0, 1.3)
+    y = shots(lambda view: view.y + rng.uniform(-0.6, 0.6) * view.spread, 0.9) + line.wander(4.0, 8.0, 1.1)
+    zoom = shots(lambda view: view.zoom * rng.uniform(0.92, 1.08), 1.2) + line.wander(0.03, 14.0, 3.0)
+    roll = shots(lambda _: rng.normal(0.0, 0.07), 1.5) + line.wander(0.025, 11.0, 2.5)
     return Camera(rounded(x), rounded(y), rounded(np.clip(zoom, 0.8, 1.45)), rounded(roll))
 
 
 def _left_hand(line: Timeline) -> Hand:
     """The grasper, in some bouts."""
-    wanted = line.per_bout(lambda a: Tool.GRASPER.value if line.rng.random() < LEFT_GRASPER.get(a, 0.0) else _NO_TOOL)
+    tools = line.per_bout(
+        lambda a: Tool.GRASPER.value if line.rng.random() < LOOKS[a].left_grasper else _NO_TOOL
+    )
     return _hand(
-        wanted,
+        tools,
         line.fps,
         x=_LEFT_TIP[0] + line.jitter(16.0) + line.wander(7.0, 9.0, 1.6),
         y=_LEFT_TIP[1] + line.jitter(14.0) + line.wander(6.0, 8.0, 1.4),
@@ -193,10 +213,11 @@ def _right_hand(line: Timeline) -> Hand:
     at_duct = line.when(Activity.CLIP, Activity.CUT)
     biting = line.drift(line.when(Activity.CLIP, Activity.CUT, Activity.COAGULATE), 0.5)
     return _hand(
-        line.per_bout(lambda a: RIGHT_HAND[a].value if a in RIGHT_HAND else _NO_TOOL),
+        line.per_bout(lambda a: _NO_TOOL if (tool := LOOKS[a].right) is None else tool.value),
         line.fps,
         x=_RIGHT_TIP[0] + line.jitter(22.0) + line.wander(9.0, 7.0, 1.2) + 5.0 * stroke - 14.0 * at_duct,
-        y=_RIGHT_TIP[1] + line.jitter(18.0) + line.wander(7.0, 6.0, 1.1) - 7.0 * stroke - 12.0 * at_duct + 10.0 * sweep,
+        y=_RIGHT_TIP[1] + line.jitter(18.0) + line.wander(7.0, 6.0, 1.1) - 7.0 * stroke - 12.0 * at_duct
+        + 10.0 * sweep,
         jaws=biting * (0.5 + 0.5 * np.sin(2 * np.pi * t * 0.21)),
     )
 
@@ -213,16 +234,16 @@ def _defocus(line: Timeline, camera: Camera) -> Track:
     """Some bouts are out of focus, and fast camera motion smears."""
     bad = line.drift(line.per_bout(lambda _: line.rng.random() < 0.06), 1.0)
     speed = np.hypot(np.gradient(camera.x), np.gradient(camera.y)) * line.fps
-    return rounded(1.6 * bad * np.clip(0.6 + line.wander(0.6, 9.0, 2.5), 0.0, 1.0) + np.clip((speed - 26.0) / 60.0, 0.0, 1.2))
+    smear = np.clip((speed - 26.0) / 60.0, 0.0, 1.2)
+    return rounded(1.6 * bad * np.clip(0.6 + line.wander(0.6, 9.0, 2.5), 0.0, 1.0) + smear)
 
 
-def _hand(wanted: Track, fps: int, x: Track, y: Track, jaws: Track) -> Hand:
+def _hand(tools: Track, fps: int, x: Track, y: Track, jaws: Track) -> Hand:
     """A hand pulls its tool out of sight before it comes in with another."""
     step = 1.0 / (1.1 * fps)
-    n = len(wanted)
-    tool, reach = np.full(n, _NO_TOOL, dtype=np.int64), np.zeros(n)
-    holding, value = int(wanted[0]), 0.0
-    for i, goal in enumerate(wanted.astype(np.int64).tolist()):
+    tool, reach = np.full(len(tools), _NO_TOOL, dtype=np.int64), np.zeros(len(tools))
+    holding, value = int(tools[0]), 0.0
+    for i, goal in enumerate(tools.astype(np.int64).tolist()):
         if goal != holding:
             value = max(value - step, 0.0)
             if value == 0.0:
@@ -234,17 +255,14 @@ def _hand(wanted: Track, fps: int, x: Track, y: Track, jaws: Track) -> Hand:
 
 
 def _removed(procedure: Procedure) -> Track:
-    """1 from the phase on in which the gallbladder leaves its bed for good: packaging, or a cleaning that comes before it."""
-    gone = np.zeros(procedure.n_frames)
-    for bout in procedure.bouts:
-        if bout.phase >= PACKAGING:
-            gone[bout.start :] = 1.0
-            break
-    return gone
+    """1 from the phase in which the gallbladder leaves its bed for good: packaging, or a cleaning before
+    it."""
+    return (np.maximum.accumulate(procedure.phase_per_frame()) >= PACKAGING).astype(np.float64)
 
 
 def _clips(procedure: Procedure) -> NDArray[np.int64]:
-    """Clips on the duct, one at the end of every clipping bout, at most three; before the clipping phase there are none."""
+    """Clips on the duct, one at the end of every clipping bout, at most three; before the clipping phase
+    there are none."""
     clips = np.zeros(procedure.n_frames, dtype=np.int64)
     for bout in procedure.bouts:
         if bout.phase == CLIPPING and bout.activity is Activity.CLIP:
@@ -253,37 +271,40 @@ def _clips(procedure: Procedure) -> NDArray[np.int64]:
 
 
 def _bag(procedure: Procedure, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Track]:
-    """The bag lies open while the gallbladder is put in, is drawn shut to be pulled out, and may lie beside a cleaning."""
+    """The bag lies open while the gallbladder is put in, is drawn shut to be pulled out, and may lie beside a
+    cleaning."""
     is_open = np.zeros(procedure.n_frames, dtype=np.bool_)
     visible = np.zeros(procedure.n_frames)
     packed = False
     for bout in procedure.bouts:
-        here = slice(bout.start, bout.stop)
         packed = packed or bout.phase == PACKAGING
         if bout.activity is Activity.BAG:
-            visible[here] = 1.0
-            half = bout.start + (bout.stop - bout.start) // 2
-            is_open[bout.start : bout.start if bout.phase == RETRACTION else half] = True
-        elif packed and bout.activity in (Activity.IRRIGATE, Activity.COAGULATE) and rng.random() < _BAG_BESIDE_CLEANING:
-            visible[here] = 1.0
+            visible[bout.start : bout.stop] = 1.0
+            if bout.phase != RETRACTION:
+                is_open[bout.start : bout.start + bout.n_frames // 2] = True
+        elif packed and bout.activity in _CLEANS and rng.random() < _BAG_BESIDE_CLEANING:
+            visible[bout.start : bout.stop] = 1.0
     return is_open, visible
 
 
 def _bleedings(procedure: Procedure, rng: np.random.Generator) -> tuple[Bleeding, ...]:
-    """Some bouts bleed: a quick rise, then washed or wiped away. Nothing outlasts the view it began in by more than some seconds."""
-    chance = {Activity.DISSECT: 0.42, Activity.CUT: 0.3, Activity.IRRIGATE: 0.75, Activity.COAGULATE: 0.8, Activity.HOLD: 0.1}
+    """Some bouts bleed: a quick rise, then washed or wiped away. Nothing outlasts the view it began in by
+    more than some seconds."""
     bleedings = []
     for bout in procedure.bouts:
-        length = bout.stop - bout.start
-        if rng.random() >= chance.get(bout.activity, 0.0) or length < 3 * procedure.fps:
+        looks = LOOKS[bout.activity]
+        if rng.random() >= looks.bleeds or bout.n_frames < 3 * procedure.fps:
             continue
-        washed = bout.activity in (Activity.IRRIGATE, Activity.COAGULATE)
-        start = bout.start if washed else bout.start + int(rng.uniform(0.1, 0.6) * length)
-        t = np.arange(bout.stop - start) / procedure.fps
-        rise = np.full(len(t), 1.0) if washed else np.clip(t / rng.uniform(2.0, 7.0), 0.0, 1.0)
-        fall = np.clip(1.0 - t / (len(t) / procedure.fps) * 0.8, 0.0, 1.0) if washed else np.clip((t[-1] - t) / 2.5, 0.0, 1.0)
-        aim = VIEWS[bout.activity]
-        size = rounded(rng.uniform(0.35, 0.95) * np.minimum(rise, fall))
+        if bout.activity in _CLEANS:  # blood from before is washed away
+            start = bout.start
+            t = np.arange(bout.stop - start) / procedure.fps
+            course = np.clip(1.0 - t / (len(t) / procedure.fps) * 0.8, 0.0, 1.0)
+        else:
+            start = bout.start + int(rng.uniform(0.1, 0.6) * bout.n_frames)
+            t = np.arange(bout.stop - start) / procedure.fps
+            rise = np.clip(t / rng.uniform(2.0, 7.0), 0.0, 1.0)
+            course = np.minimum(rise, np.clip((t[-1] - t) / 2.5, 0.0, 1.0))
+        size, aim = rounded(rng.uniform(0.35, 0.95) * course), looks.view
         x, y = aim.x + rng.uniform(-45, 45), aim.y + rng.uniform(-25, 45)
         bleedings.append(Bleeding(start, round(x, 1), round(y, 1), size))
     return tuple(bleedings)

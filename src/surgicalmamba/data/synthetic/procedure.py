@@ -1,11 +1,13 @@
 """The script of one synthetic operation: which phase when, and what is done in it, before any pixel exists.
 
-Order, absent phases and durations follow Cholec80, counted on the annotations of 79 of its 80 videos (all but 58): medians of the
-seconds spent in a phase, spread of their logarithm, and how often a phase is missing or out of the usual order.
+Order, absent phases and durations follow Cholec80, counted on the annotations of 79 of its 80 videos (all but
+58): medians of the seconds spent in a phase, spread of their logarithm, and how often a phase is missing or
+out of the usual order.
 
-The difficulty is built in here. A phase is a mixture of short bouts of activity, and the mixture of the two dissection phases is one
-object: nothing in a frame tells them apart, only whether clipping lies behind. Irrigation, coagulation, holding, looking around and
-out-of-body stretches occur in several phases. What belongs to one phase alone lasts for seconds."""
+The difficulty is built in here. A phase is a mixture of short bouts of activity, and the two dissection
+phases share one mixture: nothing in a frame tells them apart, only whether clipping came before. Irrigation,
+coagulation, holding, looking around and out-of-body stretches occur in several phases. What belongs to one
+phase alone lasts for seconds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,23 +34,18 @@ class Activity(Enum):
     OUTSIDE = "outside"
 
 
+_A = Activity
 BOUT_MEAN_S = {
-    Activity.EXPLORE: 8.0,
-    Activity.HOLD: 11.0,
-    Activity.DISSECT: 34.0,
-    Activity.CLIP: 12.0,
-    Activity.CUT: 10.0,
-    Activity.IRRIGATE: 13.0,
-    Activity.COAGULATE: 16.0,
-    Activity.BAG: 22.0,
-    Activity.OUTSIDE: 9.0,
+    _A.EXPLORE: 8.0, _A.HOLD: 11.0, _A.DISSECT: 34.0, _A.CLIP: 12.0, _A.CUT: 10.0,
+    _A.IRRIGATE: 13.0, _A.COAGULATE: 16.0, _A.BAG: 22.0, _A.OUTSIDE: 9.0,
 }
 """Mean length of one bout. Cholec80's hook stays 38 s at a time, its irrigator 12 s, its bipolar 17 s."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Shares of time of the activities of a phase, the bout it opens with, and the bout it ends with, if it has one."""
+    """Shares of time of the activities of a phase, the bout it opens with, and the bout it ends with, if it
+    has one."""
 
     shares: dict[Activity, float]
     opens_with: Activity
@@ -66,57 +63,31 @@ class PhaseFacts:
 
 
 _DISSECTION = Mixture(
-    {
-        Activity.DISSECT: 0.78,
-        Activity.HOLD: 0.10,
-        Activity.IRRIGATE: 0.04,
-        Activity.COAGULATE: 0.03,
-        Activity.EXPLORE: 0.04,
-        Activity.OUTSIDE: 0.01,
-    },
-    opens_with=Activity.DISSECT,
+    {_A.DISSECT: 0.78, _A.HOLD: 0.10, _A.IRRIGATE: 0.04, _A.COAGULATE: 0.03, _A.EXPLORE: 0.04}
+    | {_A.OUTSIDE: 0.01},
+    opens_with=_A.DISSECT,
 )
+_PREPARATION = Mixture({_A.EXPLORE: 0.48, _A.HOLD: 0.46, _A.CUT: 0.03, _A.OUTSIDE: 0.03}, _A.EXPLORE)
+_CLIPPING = Mixture(
+    {_A.CLIP: 0.40, _A.CUT: 0.16, _A.HOLD: 0.29, _A.DISSECT: 0.05, _A.EXPLORE: 0.10},
+    opens_with=_A.CLIP,
+    ends_with=_A.CUT,
+)
+_PACKAGING = Mixture({_A.BAG: 0.72, _A.HOLD: 0.13, _A.EXPLORE: 0.15}, opens_with=_A.BAG)
+_CLEANING = Mixture(
+    {_A.IRRIGATE: 0.46, _A.COAGULATE: 0.30, _A.HOLD: 0.10, _A.EXPLORE: 0.12, _A.OUTSIDE: 0.02},
+    opens_with=_A.IRRIGATE,
+)
+_RETRACTION = Mixture({_A.BAG: 0.40, _A.EXPLORE: 0.22, _A.HOLD: 0.14, _A.OUTSIDE: 0.24}, opens_with=_A.BAG)
 
 PHASES: tuple[PhaseFacts, ...] = (
-    PhaseFacts(
-        "Preparation",
-        97.5,
-        0.79,
-        Mixture({Activity.EXPLORE: 0.48, Activity.HOLD: 0.46, Activity.CUT: 0.03, Activity.OUTSIDE: 0.03}, opens_with=Activity.EXPLORE),
-    ),
+    PhaseFacts("Preparation", 97.5, 0.79, _PREPARATION),
     PhaseFacts("CalotTriangleDissection", 826.0, 0.53, _DISSECTION),
-    PhaseFacts(
-        "ClippingCutting",
-        130.0,
-        0.61,
-        Mixture(
-            {Activity.CLIP: 0.40, Activity.CUT: 0.16, Activity.HOLD: 0.29, Activity.DISSECT: 0.05, Activity.EXPLORE: 0.10},
-            opens_with=Activity.CLIP,
-            ends_with=Activity.CUT,
-        ),
-    ),
+    PhaseFacts("ClippingCutting", 130.0, 0.61, _CLIPPING),
     PhaseFacts("GallbladderDissection", 583.0, 0.65, _DISSECTION),
-    PhaseFacts(
-        "GallbladderPackaging",
-        81.0,
-        0.40,
-        Mixture({Activity.BAG: 0.72, Activity.HOLD: 0.13, Activity.EXPLORE: 0.15}, opens_with=Activity.BAG),
-    ),
-    PhaseFacts(
-        "CleaningCoagulation",
-        123.0,
-        0.77,
-        Mixture(
-            {Activity.IRRIGATE: 0.46, Activity.COAGULATE: 0.30, Activity.HOLD: 0.10, Activity.EXPLORE: 0.12, Activity.OUTSIDE: 0.02},
-            opens_with=Activity.IRRIGATE,
-        ),
-    ),
-    PhaseFacts(
-        "GallbladderRetraction",
-        64.0,
-        0.69,
-        Mixture({Activity.BAG: 0.40, Activity.EXPLORE: 0.22, Activity.HOLD: 0.14, Activity.OUTSIDE: 0.24}, opens_with=Activity.BAG),
-    ),
+    PhaseFacts("GallbladderPackaging", 81.0, 0.40, _PACKAGING),
+    PhaseFacts("CleaningCoagulation", 123.0, 0.77, _CLEANING),
+    PhaseFacts("GallbladderRetraction", 64.0, 0.69, _RETRACTION),
 )
 PHASE_NAMES = tuple(phase.name for phase in PHASES)
 PREPARATION, CALOT, CLIPPING, DISSECTION, PACKAGING, CLEANING, RETRACTION = range(7)
@@ -125,7 +96,7 @@ _PREPARATION_ABSENT = 9 / 79
 _CLEANING_ABSENT = 6 / 79
 _CLEANING_BEFORE_PACKAGING = 12 / 79
 _CLEANING_LAST = 3 / 79
-_SHARED_LOG_SD = 0.25  # part of the spread that all phases of one operation share: a slow case is slow throughout
+_SHARED_LOG_SD = 0.25  # spread that all phases of one operation share: a slow case is slow throughout
 _MIN_PHASE_S = 4.0
 
 
@@ -150,6 +121,10 @@ class Bout:
     phase: int
     activity: Activity
 
+    @property
+    def n_frames(self) -> int:
+        return self.stop - self.start
+
 
 @dataclass(frozen=True)
 class Procedure:
@@ -170,16 +145,17 @@ class Procedure:
 
     def phase_per_frame(self) -> NDArray[np.int64]:
         """(n_frames,) phase ids."""
-        return np.repeat([bout.phase for bout in self.bouts], [bout.stop - bout.start for bout in self.bouts])
+        return np.repeat([bout.phase for bout in self.bouts], [bout.n_frames for bout in self.bouts])
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
-    """A random stream of its own for each purpose, so that a change in one part leaves the others as they were."""
+    """A random generator for one purpose, so that a change in one part does not affect the others."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=stream)))
 
 
 def draw_procedure(rng: np.random.Generator, fps: int, scale: Scale = FULL) -> Procedure:
-    """Draw order, phase lengths and bouts of one operation; the longest phase lasts more than ten times the shortest."""
+    """Draw order, phase lengths and bouts of one operation; the longest phase lasts more than ten times the
+    shortest."""
     order = _draw_order(rng)
     bouts: list[Bout] = []
     start = 0
@@ -204,21 +180,25 @@ def _draw_order(rng: np.random.Generator) -> list[int]:
 
 
 def _draw_lengths(rng: np.random.Generator, order: list[int], fps: int, scale: Scale) -> list[int]:
-    """Log-normal lengths in frames with a shared part, drawn again until the ratio of longest to shortest exceeds ten."""
+    """Log-normal lengths in frames with a shared part, drawn again until the ratio of longest to shortest
+    exceeds ten."""
     while True:
         shared = rng.normal(0.0, _SHARED_LOG_SD)
         lengths = []
         for phase in order:
-            own_sd = (PHASES[phase].log_sd ** 2 - _SHARED_LOG_SD**2) ** 0.5
-            spread = min(max(rng.normal(0.0, 1.0), -2.0), 2.0)  # no phase of a few seconds, none of three hours
-            seconds = PHASES[phase].median_s * float(np.exp(shared + own_sd * spread)) * scale.phases
+            sd = (PHASES[phase].log_sd ** 2 - _SHARED_LOG_SD**2) ** 0.5  # of this phase alone
+            spread = min(max(rng.normal(0.0, 1.0), -2.0), 2.0)  # neither seconds nor three hours
+            seconds = PHASES[phase].median_s * float(np.exp(shared + sd * spread)) * scale.phases
             lengths.append(round(max(seconds, _MIN_PHASE_S) * fps))
         if max(lengths) > RATIO_LONGEST_TO_SHORTEST * min(lengths):
             return lengths
 
 
-def _draw_bouts(rng: np.random.Generator, phase: int, start: int, stop: int, fps: int, scale: Scale) -> list[Bout]:
-    """Fill one phase with bouts; the opening and closing ones are given, the others drawn so that shares of time come out."""
+def _draw_bouts(
+    rng: np.random.Generator, phase: int, start: int, stop: int, fps: int, scale: Scale
+) -> list[Bout]:
+    """Fill one phase with bouts: fixed opening and closing ones, the others drawn to give the shares of
+    time."""
     mixture = PHASES[phase].mixture
     activities = list(mixture.shares)
     visits = np.array([share / BOUT_MEAN_S[activity] for activity, share in mixture.shares.items()])
@@ -235,7 +215,8 @@ def _draw_bouts(rng: np.random.Generator, phase: int, start: int, stop: int, fps
         closing = [Bout(end, stop, phase, mixture.ends_with)]
     bouts = [Bout(start, min(start + length(mixture.opens_with), end), phase, mixture.opens_with)]
     while bouts[-1].stop < end:
-        activity = activities[min(int(np.searchsorted(cumulative, rng.random(), side="right")), len(activities) - 1)]
+        number = int(np.searchsorted(cumulative, rng.random(), side="right"))
+        activity = activities[min(number, len(activities) - 1)]
         begin = bouts[-1].stop
         finish = begin + length(activity)
         if end - finish < fps:  # no bout shorter than a second at the end of a phase
@@ -244,19 +225,18 @@ def _draw_bouts(rng: np.random.Generator, phase: int, start: int, stop: int, fps
     return bouts + closing
 
 
-# The means to write tracks: steps per bout, followers that lag behind them, and aimless motion.
-
-
 Track = NDArray[np.float64]
 
 
 def rounded(track: Track) -> Track:
-    """A thousandth of a pixel is finer than anything visible, and coarse enough to be the same on every machine."""
+    """A thousandth of a pixel is finer than anything visible, and coarse enough to be the same on every
+    machine."""
     return np.round(track, 3)
 
 
 class Timeline:
-    """The frames of one procedure and the random numbers for its tracks."""
+    """Makes tracks, one value per frame of a procedure: steps per bout, lagging followers, and aimless
+    motion."""
 
     def __init__(self, procedure: Procedure, rng: np.random.Generator) -> None:
         self.procedure = procedure
@@ -266,9 +246,9 @@ class Timeline:
         self.seconds: Track = np.arange(self.n) / self.fps
 
     def per_bout(self, value: Callable[[Activity], float]) -> Track:
-        """A value for each bout, asked for in order."""
-        bouts = self.procedure.bouts
-        return np.repeat([float(value(bout.activity)) for bout in bouts], [bout.stop - bout.start for bout in bouts])
+        """A value for each bout, computed in order."""
+        values = [float(value(bout.activity)) for bout in self.procedure.bouts]
+        return np.repeat(values, [bout.n_frames for bout in self.procedure.bouts])
 
     def when(self, *activities: Activity) -> Track:
         """1 during these activities, 0 else."""
@@ -282,26 +262,24 @@ class Timeline:
         """Smooth aimless motion: four sines of random period and phase."""
         total = np.zeros(self.n)
         for period in np.exp(np.linspace(np.log(slowest_s), np.log(fastest_s), 4)):
-            total += np.sin(2 * np.pi * (self.seconds / (period * self.rng.uniform(0.8, 1.25)) + self.rng.random()))
+            turns = self.seconds / (period * self.rng.uniform(0.8, 1.25)) + self.rng.random()
+            total += np.sin(2 * np.pi * turns)
         return total * (amount / 2.0)
 
     def approach(self, target: Track, seconds_to_cross: float) -> Track:
         """Follow a target at a limited speed: from 0 to 1 in `seconds_to_cross`."""
         step = 1.0 / (seconds_to_cross * self.fps)
-        out = np.empty(self.n)
-        value = float(target[0])
-        for i, goal in enumerate(target.tolist()):
-            value += min(max(goal - value, -step), step)
-            out[i] = value
-        return out
+        return self._follow(target, lambda error: min(max(error, -step), step))
 
     def drift(self, target: Track, time_constant_s: float) -> Track:
         """Follow a target with an exponential lag."""
         gain = 1.0 / (1.0 + time_constant_s * self.fps)
+        return self._follow(target, lambda error: gain * error)
+
+    def _follow(self, target: Track, step: Callable[[float], float]) -> Track:
         out = np.empty(self.n)
         value = float(target[0])
         for i, goal in enumerate(target.tolist()):
-            value += gain * (goal - value)
+            value += step(goal - value)
             out[i] = value
         return out
-

@@ -1,10 +1,11 @@
-"""Videos and labels on disk, in the layout of a user's own data: `phases.yaml`, and per operation `videoNN.mp4` with `videoNN.txt`.
+"""Videos and labels on disk, in the layout of a user's own data: `phases.yaml`, and per operation
+`videoNN.mp4` with `videoNN.txt`.
 
-Labels are rows `Frame<TAB>Phase`, one per frame of the video from 0, as in Cholec80. The same arguments give the same bytes: the
-encoder runs in one thread at a constant quantiser (no floating-point rate control), told to ignore what the processor could do better,
-and container and stream carry no date. `phases.yaml` comes last, so a folder without it is unfinished; the same call continues it."""
+Labels are rows `Frame<TAB>Phase`, one per frame of the video from 0, as in Cholec80. The same arguments give
+the same bytes: the encoder runs in one thread at a constant quantiser (no floating-point rate control), told
+to ignore what the processor could do better, and container and stream carry no date. `phases.yaml` comes
+last, so a folder without it is unfinished; the same call continues it."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -23,13 +24,19 @@ from numpy.typing import NDArray
 
 from surgicalmamba.data.synthetic.anatomy import draw_anatomy
 from surgicalmamba.data.synthetic.motion import Tracks, plan_motion
-from surgicalmamba.data.synthetic.procedure import FULL, PHASE_NAMES, PHASES, SHORT, Activity, Bout, Procedure, draw_procedure, generator
+from surgicalmamba.data.synthetic.procedure import (
+    FULL,
+    PHASE_NAMES,
+    PHASES,
+    SHORT,
+    Activity,
+    Procedure,
+    draw_procedure,
+    generator,
+)
 from surgicalmamba.data.synthetic.render import FRAME_HW, VIEW_HW, Renderer
 from surgicalmamba.errors import DataError
-from surgicalmamba.files import remedy, write_atomic
-
-# One synthetic operation as a whole: script, tracks and pictures, all from (seed, video).
-
+from surgicalmamba.files import atomic_path, remedy, write_atomic
 
 DEFAULT_FPS = 5
 _SCRIPT, _MOTION, _ANATOMY, _OPTICS = range(4)  # one random stream each
@@ -47,7 +54,8 @@ class Operation:
     @cached_property
     def procedure(self) -> Procedure:
         """Phases and bouts; cheap."""
-        return draw_procedure(generator(self.seed, self.video, _SCRIPT), self.fps, SHORT if self.short else FULL)
+        rng = generator(self.seed, self.video, _SCRIPT)
+        return draw_procedure(rng, self.fps, SHORT if self.short else FULL)
 
     @cached_property
     def tracks(self) -> Tracks:
@@ -62,7 +70,8 @@ class Operation:
 
 
 def operation(seed: int, video: int, short: bool = False, fps: int = DEFAULT_FPS) -> Operation:
-    """The operation behind a video of `write_dataset`, for its script, tool presence or single frames without a file."""
+    """The operation behind a video of `write_dataset`, for its script, tool presence or single frames without
+    a file."""
     return Operation(seed, video, short, fps)
 
 
@@ -74,7 +83,7 @@ _QUANTISER = 24
 _KEYFRAME_S = 4
 
 Progress = Callable[[int], None]
-"""Told how many more frames are done."""
+"""Called with the number of further frames that are done."""
 
 
 def write_dataset(
@@ -88,7 +97,8 @@ def write_dataset(
 ) -> list[Path]:
     """Render `videos` operations into the folder `out` and give their video files.
 
-    A killed call is continued by the same call and ends with the same bytes. Raises DataError for a folder that holds anything else."""
+    A killed call is continued by the same call and ends with the same bytes. Raises DataError for a folder
+    that holds anything else."""
     _check(videos, seed, fps, workers)
     out = Path(out)
     description = _description(videos, seed, short, fps)
@@ -130,31 +140,31 @@ def video_name(number: int, videos: int) -> str:
 
 
 def encode(path: Path, frames_rgb: Iterable[NDArray[np.uint8]], fps: int) -> None:
-    """Write frames (h, w, 3) RGB, even height and width, as H.264 in MP4. The file appears under its name when complete."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write frames (h, w, 3) RGB, even height and width, as H.264 in MP4. The file appears under its name
+    when complete."""
+    options = {"fflags": "+bitexact", "movflags": "+faststart"}
     try:
-        with av.open(str(draft), "w", format="mp4", options={"fflags": "+bitexact", "movflags": "+faststart"}) as container:
+        with atomic_path(path) as draft, av.open(str(draft), "w", format="mp4", options=options) as container:
             stream = container.add_stream("libx264", rate=fps)
             _configure(stream, fps)
             for i, rgb in enumerate(frames_rgb):
-                # OpenCV's conversion is integer arithmetic; the encoder library's scaler is not the same on every processor.
+                # OpenCV converts in integers; the encoder library's scaler differs between processors.
                 planes = np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), dtype=np.uint8)
                 frame = av.VideoFrame.from_ndarray(planes, format="yuv420p")
                 frame.pts = i
                 container.mux(stream.encode(frame))
             container.mux(stream.encode(None))
-        draft.replace(path)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. {remedy(error)}") from None
     except av.FFmpegError as error:
-        raise DataError(f"cannot encode {path}: {error.strerror}. Check the space on the disk and run the same command again.") from None
-    finally:
-        draft.unlink(missing_ok=True)
+        todo = "Check the space on the disk and run the same command again."
+        raise DataError(f"cannot encode {path}: {error.strerror}. {todo}") from None
 
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep OpenCV from splitting small pictures over threads, which costs more than it gains; videos are rendered side by side instead."""
+    """Keep OpenCV from splitting small pictures over threads, which costs more than it gains; videos are
+    rendered side by side instead."""
     before = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:
@@ -169,7 +179,8 @@ def _configure(stream: VideoStream, fps: int) -> None:
     stream.options = {
         "preset": "superfast",
         "qp": str(_QUANTISER),
-        "x264-params": "cpu-independent=1:threads=1:lookahead-threads=1:sliced-threads=0:bframes=0:scenecut=0:mbtree=0:aq-mode=0",
+        "x264-params": "cpu-independent=1:threads=1:lookahead-threads=1:sliced-threads=0:"
+        "bframes=0:scenecut=0:mbtree=0:aq-mode=0",
     }
     context = stream.codec_context
     context.thread_count = 1
@@ -210,7 +221,8 @@ def _check(videos: int, seed: int, fps: int, workers: int) -> None:
 
 
 def _description(videos: int, seed: int, short: bool, fps: int) -> bytes:
-    """The content of phases.yaml. `generator` and what follows are told to a reader; preparing the folder does not need them."""
+    """The content of phases.yaml. `generator` and what follows are told to a reader; preparing the folder
+    does not need them."""
     fields = {
         "name": "synthetic",
         "source": "Rendered by `surgicalmamba prepare synthetic`. No patient, no recording.",
@@ -223,7 +235,8 @@ def _description(videos: int, seed: int, short: bool, fps: int) -> bytes:
 
 def _begin(out: Path, description: bytes, files: list[Path]) -> bool:
     """Claim the folder for these settings. False when everything is already there."""
-    other = f"{out} already holds something else; give an empty or new folder as --out, or the settings it was made with."
+    todo = "give an empty or new folder as --out, or the settings it was made with"
+    other = f"{out} already holds something else; {todo}."
     try:
         out.mkdir(parents=True, exist_ok=True)
         present = sorted(path.name for path in out.iterdir() if not path.name.endswith(".tmp"))
@@ -237,12 +250,10 @@ def _begin(out: Path, description: bytes, files: list[Path]) -> bool:
     if "phases.yaml" in present:
         if all(name in present for file in files for name in (file.name, file.with_suffix(".txt").name)):
             return False
-        raise DataError(f"{out} has a phases.yaml but not all of its {len(files)} videos and label files; delete it and run again.")
+        missing = f"not all of its {len(files)} videos and label files"
+        raise DataError(f"{out} has a phases.yaml but {missing}; delete it and run again.")
     write_atomic(out / UNFINISHED, description)
     return True
-
-
-# The contact sheet: a column per phase, a row per patient, so that a reader sees which views recur.
 
 
 _CELL_HW = (150, 200)
@@ -295,12 +306,14 @@ def _complete_operations(seed: int) -> list[Operation]:
 
 
 def _cell(op: Operation, phase: int, row: int) -> NDArray[np.uint8]:
-    """The middle of a bout of the row-th most frequent activity of the phase; a phase with fewer starts again at the first."""
+    """The middle of a bout of the row-th most frequent activity of the phase; a phase with fewer starts again
+    at the first."""
     shares = PHASES[phase].mixture.shares
     wanted = sorted(shares, key=lambda activity: -shares[activity])
     for turn in range(len(wanted)):
         activity = wanted[(row + turn) % len(wanted)]
-        bouts = [bout for bout in op.procedure.bouts if bout.phase == phase and bout.activity is activity and _shows(bout, op.fps)]
+        long = [bout for bout in op.procedure.bouts if bout.n_frames >= 4 * op.fps]
+        bouts = [bout for bout in long if bout.phase == phase and bout.activity is activity]
         if bouts:
             bout = bouts[len(bouts) // 2]
             where = 0.35 if activity is Activity.BAG else 0.6
@@ -309,12 +322,9 @@ def _cell(op: Operation, phase: int, row: int) -> NDArray[np.uint8]:
     else:
         frame = op.renderer.frame(next(bout for bout in op.procedure.bouts if bout.phase == phase).start)
     margin = (frame.shape[1] - VIEW_HW[1]) // 2
-    cell = cv2.resize(frame[:, margin : margin + VIEW_HW[1]], (_CELL_HW[1], _CELL_HW[0]), interpolation=cv2.INTER_AREA)
+    view = frame[:, margin : margin + VIEW_HW[1]]
+    cell = cv2.resize(view, (_CELL_HW[1], _CELL_HW[0]), interpolation=cv2.INTER_AREA)
     return np.asarray(cell, dtype=np.uint8)
-
-
-def _shows(bout: Bout, fps: int) -> bool:
-    return bout.stop - bout.start >= 4 * fps
 
 
 def _title_row() -> NDArray[np.uint8]:

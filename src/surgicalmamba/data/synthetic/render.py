@@ -1,4 +1,5 @@
-"""Pixels: one frame from a patient's pictures and the tracks. A frame depends on its index alone, not on the frames before it."""
+"""Pixels: one frame from a patient's pictures and the tracks. A frame depends on its index alone, not on the
+frames before it."""
 
 import math
 from dataclasses import dataclass
@@ -10,21 +11,29 @@ from numpy.typing import NDArray
 from surgicalmamba.data.synthetic.anatomy import Anatomy, Sprite, sprite
 from surgicalmamba.data.synthetic.instruments import N_OPENINGS, Tool, draw_bag, draw_clip, draw_instruments
 from surgicalmamba.data.synthetic.motion import Hand, Tracks
-from surgicalmamba.data.synthetic.shading import Bytes, noise, smooth_step, to_bytes
-
-# Placing pictures on pictures, in integers, so that every processor gives the same bytes.
-#
-# Of OpenCV's 8-bit operations, `warpAffine` (linear) and `addWeighted` round differently with and without vector units. `remap` with
-# fixed-point maps, `multiply`, `add`, `LUT`, `blur`, `GaussianBlur` and `resize` do not; only these are used.
-
+from surgicalmamba.data.synthetic.shading import Bytes, noise, plain, smooth_step, to_bytes
 
 _UNIT = 32  # remap's fixed-point maps count in 1/32 pixel
 _FRACTION = 10  # further bits kept while adding up a map
+_LEVELS = np.arange(256, dtype=np.float64)
+Point = tuple[float, float]
+Window = tuple[slice, slice]
+
+
+def as_bytes(picture: cv2.typing.MatLike) -> Bytes:
+    """A result of OpenCV, typed."""
+    return np.asarray(picture, dtype=np.uint8)
+
+
+def _look_up(picture: Bytes, levels: NDArray[np.float64]) -> Bytes:
+    """Replace every value of a picture (h, w) by its level."""
+    return as_bytes(cv2.LUT(picture, levels.round().astype(np.uint8)))
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Similarity from a picture to the view: `anchor` of the picture lands on `at`, turned by `angle` and scaled."""
+    """Similarity from a picture to the view: `anchor` of the picture lands on `at`, turned by `angle` and
+    scaled."""
 
     anchor: tuple[float, float]
     at: tuple[float, float]
@@ -41,17 +50,21 @@ class Placement:
         return self.at[0] + cos * dx - sin * dy, self.at[1] + sin * dx + cos * dy
 
     def inverse(self) -> tuple[int, int, int, int, int, int]:
-        """Rows of the map from view to picture in fixed point: x = (a x' + b y' + c), y = (d x' + e y' + f)."""
+        """Rows of the map from view to picture in fixed point: x = (a x' + b y' + c), y = (d x' + e y' +
+        f)."""
         cos, sin = math.cos(self.angle) / self.scale, math.sin(self.angle) / self.scale
         sign = -1.0 if self.flip else 1.0
         c = self.anchor[0] - cos * self.at[0] - sin * self.at[1]
         f = self.anchor[1] - sign * (-sin * self.at[0] + cos * self.at[1])
         unit = _UNIT << _FRACTION
-        a, b, c_, d, e, f_ = (round(round(value, 7) * unit) for value in (cos, sin, c, -sign * sin, sign * cos, f))
+        values = (cos, sin, c, -sign * sin, sign * cos, f)
+        a, b, c_, d, e, f_ = (round(round(value, 7) * unit) for value in values)
         return a, b, c_, d, e, f_
 
 
-def fixed_maps(placement: Placement, x0: int, y0: int, width: int, height: int) -> tuple[NDArray[np.int16], NDArray[np.uint16]]:
+def fixed_maps(
+    placement: Placement, x0: int, y0: int, width: int, height: int
+) -> tuple[NDArray[np.int16], NDArray[np.uint16]]:
     """Maps of `cv2.remap` for a window of the view whose upper left corner is (x0, y0)."""
     a, b, c, d, e, f = placement.inverse()
     columns = np.arange(x0, x0 + width, dtype=np.int64)
@@ -68,63 +81,75 @@ def fixed_maps(placement: Placement, x0: int, y0: int, width: int, height: int) 
     source_y &= 31
     source_y <<= 5
     source_y |= source_x
-    part = source_y.astype(np.uint16)
-    return whole, part
+    return whole, source_y.astype(np.uint16)
 
 
 def shoot(picture: Bytes, placement: Placement, width: int, height: int) -> Bytes:
     """The picture as the camera sees it; beyond its rim it is mirrored."""
-    whole, part = fixed_maps(placement, 0, 0, width, height)
-    return np.asarray(cv2.remap(picture, whole, part, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101), dtype=np.uint8)
+    maps = fixed_maps(placement, 0, 0, width, height)
+    return as_bytes(cv2.remap(picture, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101))
 
 
-def window(size_hw: tuple[int, int], placement: Placement, view_hw: tuple[int, int]) -> tuple[int, int, int, int] | None:
+def window(
+    size_hw: tuple[int, int], placement: Placement, view_hw: tuple[int, int]
+) -> tuple[int, int, int, int] | None:
     """Bounding box (x0, y0, x1, y1) of a placed picture inside the view, or None when it lies outside."""
-    corners = [placement.forward(x, y) for x in (0, size_hw[1]) for y in (0, size_hw[0])]
-    x0, x1 = max(math.floor(min(c[0] for c in corners)), 0), min(math.ceil(max(c[0] for c in corners)), view_hw[1])
-    y0, y1 = max(math.floor(min(c[1] for c in corners)), 0), min(math.ceil(max(c[1] for c in corners)), view_hw[0])
+    xs, ys = zip(*(placement.forward(x, y) for x in (0, size_hw[1]) for y in (0, size_hw[0])), strict=True)
+    x0, x1 = max(math.floor(min(xs)), 0), min(math.ceil(max(xs)), view_hw[1])
+    y0, y1 = max(math.floor(min(ys)), 0), min(math.ceil(max(ys)), view_hw[0])
     return (x0, y0, x1, y1) if x1 > x0 and y1 > y0 else None
 
 
-def place(view: Bytes, sprite: Sprite, placement: Placement, shadow: tuple[int, int] | None = None, opacity: float = 1.0) -> None:
+def place(
+    view: Bytes,
+    sprite: Sprite,
+    placement: Placement,
+    shadow: tuple[int, int] | None = None,
+    opacity: float = 1.0,
+) -> None:
     """Draw a sprite into the view, in place; `shadow` is the offset (x, y) of the soft shadow it throws."""
     box = window((sprite.rgba.shape[0], sprite.rgba.shape[1]), placement, (view.shape[0], view.shape[1]))
     if box is None:
         return
     x0, y0, x1, y1 = box
-    whole, part = fixed_maps(placement, x0, y0, x1 - x0, y1 - y0)
-    rgba = cv2.remap(sprite.rgba, whole, part, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
+    maps = fixed_maps(placement, x0, y0, x1 - x0, y1 - y0)
+    rgba = cv2.remap(sprite.rgba, *maps, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT)
     if opacity < 1.0:
         rgba = cv2.convertScaleAbs(rgba, alpha=opacity)
-    alpha = np.asarray(cv2.extractChannel(rgba, 3), dtype=np.uint8)
+    alpha = as_bytes(cv2.extractChannel(rgba, 3))
     if shadow is not None:
         _darken(view, alpha, x0 + shadow[0], y0 + shadow[1])
-    under = view[y0:y1, x0:x1]
-    view[y0:y1, x0:x1] = cv2.add(dim(under, np.asarray(cv2.bitwise_not(alpha), dtype=np.uint8)), cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB))
+    under = dim(view[y0:y1, x0:x1], as_bytes(cv2.bitwise_not(alpha)))
+    view[y0:y1, x0:x1] = cv2.add(under, cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB))
 
 
 def _darken(view: Bytes, alpha: Bytes, x: int, y: int) -> None:
     """Half the light where a blurred shape falls."""
-    keep = cv2.bitwise_not(cv2.convertScaleAbs(cv2.blur(alpha, (11, 11)), alpha=0.5))
+    keep = as_bytes(cv2.bitwise_not(cv2.convertScaleAbs(cv2.blur(alpha, (11, 11)), alpha=0.5)))
+    if overlap := _overlap(view, keep, x, y):
+        view[overlap[0]] = dim(view[overlap[0]], keep[overlap[1]])
+
+
+def _overlap(view: Bytes, picture: Bytes, x: int, y: int) -> tuple[Window, Window] | None:
+    """The part of the view that a picture at (x, y) covers, and that part of the picture; None without
+    any."""
     x0, y0 = max(x, 0), max(y, 0)
-    x1, y1 = min(x + alpha.shape[1], view.shape[1]), min(y + alpha.shape[0], view.shape[0])
-    if x1 > x0 and y1 > y0:
-        view[y0:y1, x0:x1] = dim(view[y0:y1, x0:x1], np.asarray(keep[y0 - y : y1 - y, x0 - x : x1 - x], dtype=np.uint8))
+    x1, y1 = min(x + picture.shape[1], view.shape[1]), min(y + picture.shape[0], view.shape[0])
+    if x1 <= x0 or y1 <= y0:
+        return None
+    return (slice(y0, y1), slice(x0, x1)), (slice(y0 - y, y1 - y), slice(x0 - x, x1 - x))
 
 
 def dim(rgb: Bytes, keep: Bytes) -> Bytes:
     """Multiply colours by a mask (h, w) of 0 to 255."""
-    return np.asarray(cv2.multiply(rgb, cv2.cvtColor(keep, cv2.COLOR_GRAY2RGB), scale=1 / 255), dtype=np.uint8)
+    return as_bytes(cv2.multiply(rgb, cv2.cvtColor(keep, cv2.COLOR_GRAY2RGB), scale=1 / 255))
 
 
 def glow(view: Bytes, light: Bytes, x: float, y: float) -> None:
     """Add a small light (h, w, 3), centred at a point, in place."""
-    height, width = light.shape[:2]
-    left, top = round(x) - width // 2, round(y) - height // 2
-    x0, y0 = max(left, 0), max(top, 0)
-    x1, y1 = min(left + width, view.shape[1]), min(top + height, view.shape[0])
-    if x1 > x0 and y1 > y0:
-        view[y0:y1, x0:x1] = cv2.add(view[y0:y1, x0:x1], light[y0 - top : y1 - top, x0 - left : x1 - left])
+    left, top = round(x) - light.shape[1] // 2, round(y) - light.shape[0] // 2
+    if overlap := _overlap(view, light, left, top):
+        view[overlap[0]] = cv2.add(view[overlap[0]], light[overlap[1]])
 
 
 FRAME_HW = (270, 480)
@@ -164,16 +189,16 @@ class Renderer:
         if outside > 0.0:
             self._through_trocar(view, abs(outside - 0.5) * 2.0)
         self._defocus(view, i)
-        view = np.asarray(cv2.multiply(view, self._light, scale=1 / _GAIN), dtype=np.uint8)
+        lit = as_bytes(cv2.multiply(view, self._light, scale=1 / _GAIN))
         dy, dx = (i * 37) % 64, (i * 23) % 64
-        view = np.asarray(cv2.subtract(view, self._grain[dy : dy + VIEW_HW[0], dx : dx + VIEW_HW[1]]), dtype=np.uint8)
+        grain = self._grain[dy : dy + VIEW_HW[0], dx : dx + VIEW_HW[1]]
         picture = np.zeros((*FRAME_HW, 3), dtype=np.uint8)
-        picture[:, _MARGIN_X : _MARGIN_X + VIEW_HW[1]] = view
+        picture[:, _MARGIN_X : _MARGIN_X + VIEW_HW[1]] = cv2.subtract(lit, grain)
         return picture
 
     def _camera(self, i: int) -> Placement:
-        camera = self._tracks.camera
-        return Placement((float(camera.x[i]), float(camera.y[i])), _CENTRE, float(camera.roll[i]), float(camera.zoom[i]))
+        x, y, zoom, roll = (float(track[i]) for track in vars(self._tracks.camera).values())
+        return Placement((x, y), _CENTRE, roll, zoom)
 
     def _inside(self, i: int) -> Bytes:
         t = self._tracks
@@ -206,7 +231,8 @@ class Renderer:
         )
         turn = camera.angle + self._anatomy.look.lie + 0.006 * float(t.pull_x[i])
         stretch = camera.scale * (1.12 + 0.002 * float(t.pull_y[i]))
-        place(view, self._anatomy.gallbladder, Placement(self._anatomy.gallbladder.anchor, (x, y), turn, stretch), shadow=(5, 9))
+        gallbladder = self._anatomy.gallbladder
+        place(view, gallbladder, Placement(gallbladder.anchor, (x, y), turn, stretch), shadow=(5, 9))
 
     def _duct(self, view: Bytes, i: int, camera: Placement) -> None:
         t = self._tracks
@@ -216,7 +242,8 @@ class Renderer:
         place(view, self._anatomy.duct, duct, shadow=(3, 6), opacity=opacity)
         for offset in _CLIPS_AT[: int(t.clips[i])]:
             spot = duct.forward(duct.anchor[0] + offset, duct.anchor[1])
-            place(view, self._clip, Placement(self._clip.anchor, spot, duct.angle + 0.1, 0.8 * camera.scale), (2, 3), opacity)
+            clip = Placement(self._clip.anchor, spot, duct.angle + 0.1, 0.8 * camera.scale)
+            place(view, self._clip, clip, (2, 3), opacity)
 
     def _blood(self, view: Bytes, i: int, camera: Placement) -> None:
         stain = self._anatomy.stain
@@ -224,11 +251,12 @@ class Renderer:
             if not bleeding.start <= i < bleeding.start + len(bleeding.size):
                 continue
             size = float(bleeding.size[i - bleeding.start])
-            levels = np.clip((np.arange(256) - 255.0 * (1.0 - size)) * 4.5, 0.0, 225.0).round().astype(np.uint8)
-            alpha = np.asarray(cv2.LUT(stain, levels), dtype=np.uint8)
+            levels = np.clip((_LEVELS - 255.0 * (1.0 - size)) * 4.5, 0.0, 225.0)
+            alpha = _look_up(stain, levels)
             rgba = np.dstack([dim(self._anatomy.stain_rgb, alpha), alpha])
             pool = Sprite(rgba, (stain.shape[1] / 2, stain.shape[0] * 0.36))
-            place(view, pool, Placement(pool.anchor, camera.forward(bleeding.x, bleeding.y), camera.angle, 0.95 * camera.scale))
+            at = camera.forward(bleeding.x, bleeding.y)
+            place(view, pool, Placement(pool.anchor, at, camera.angle, 0.95 * camera.scale))
 
     def _bag(self, view: Bytes, i: int) -> None:
         t = self._tracks
@@ -241,7 +269,7 @@ class Renderer:
             held = Placement((66.0, 66.0), (float(t.left.x[i]) + 6.0, float(t.left.y[i]) + 8.0), 0.25, 0.62)
             place(view, self._anatomy.gallbladder, held, shadow=(5, 8))
 
-    def _instrument(self, view: Bytes, hand: Hand, i: int, trocar: tuple[float, float], flip: bool) -> tuple[float, float] | None:
+    def _instrument(self, view: Bytes, hand: Hand, i: int, trocar: Point, flip: bool) -> Point | None:
         """Draw the hand's tool and give the place of its tip; None while nothing is in view."""
         reach = float(hand.reach[i])
         if reach == 0.0 or hand.tool[i] < 0:
@@ -257,8 +285,8 @@ class Renderer:
 
     def _water(self, view: Bytes, i: int, tip: tuple[float, float]) -> None:
         angle = math.atan2(tip[1] - _RIGHT_TROCAR[1], tip[0] - _RIGHT_TROCAR[0])
-        strength = float(self._tracks.water[i])
-        place(view, self._jet, Placement(self._jet.anchor, tip, angle, 1.0 + 0.06 * (i % 3), i % 2 == 0), opacity=strength)
+        jet = Placement(self._jet.anchor, tip, angle, 1.0 + 0.06 * (i % 3), i % 2 == 0)
+        place(view, self._jet, jet, opacity=float(self._tracks.water[i]))
 
     def _smoke(self, view: Bytes, i: int) -> None:
         cloud = self._anatomy.smoke
@@ -267,25 +295,24 @@ class Renderer:
         step = (3 * i) % (2 * room)
         x = step if step < room else 2 * room - step
         level = float(self._tracks.smoke[i])
-        table = np.clip(np.arange(256) * (0.95 * level) + 40.0 * level - 8.0, 0.0, 235.0).round().astype(np.uint8)
-        small = cv2.LUT(np.ascontiguousarray(cloud[:, x : x + width]), table)
-        alpha = np.asarray(cv2.resize(small, (VIEW_HW[1], VIEW_HW[0])), dtype=np.uint8)
+        levels = np.clip(_LEVELS * (0.95 * level) + 40.0 * level - 8.0, 0.0, 235.0)
+        small = _look_up(np.ascontiguousarray(cloud[:, x : x + width]), levels)
+        alpha = as_bytes(cv2.resize(small, (VIEW_HW[1], VIEW_HW[0])))
         grey = cv2.cvtColor(cv2.convertScaleAbs(alpha, alpha=0.78), cv2.COLOR_GRAY2RGB)
-        view[:] = cv2.add(dim(view, np.asarray(cv2.bitwise_not(alpha), dtype=np.uint8)), grey)
+        view[:] = cv2.add(dim(view, as_bytes(cv2.bitwise_not(alpha))), grey)
 
     def _room(self, i: int) -> Bytes:
-        aim = (round(300.0 + 40.0 * math.sin(i * 0.11), 3), round(230.0 + 25.0 * math.sin(i * 0.083 + 1.0), 3))
-        swung = Placement(aim, _CENTRE, 2.0 * float(self._tracks.camera.roll[i]), 1.1)
+        x, y = 300.0 + 40.0 * math.sin(i * 0.11), 230.0 + 25.0 * math.sin(i * 0.083 + 1.0)
+        swung = Placement((round(x, 3), round(y, 3)), _CENTRE, 2.0 * float(self._tracks.camera.roll[i]), 1.1)
         return shoot(self._anatomy.room, swung, VIEW_HW[1], VIEW_HW[0])
 
     def _through_trocar(self, view: Bytes, opened: float) -> None:
         """Close the view to a bright disc at the end of the trocar's steel tube."""
         radius = 200.0 * opened
-        steps = np.arange(256, dtype=np.float64)
-        clear = np.clip((radius - steps) * 40.0 + 255.0, 0.0, 255.0).round().astype(np.uint8)
-        wall = np.clip(90.0 - np.abs(steps - radius - 14.0) * 4.0, 0.0, 90.0) + np.clip(38.0 - np.abs(steps - radius - 60.0), 0.0, 38.0)
-        ring = cv2.LUT(self._distance, np.where(steps > radius, wall, 0.0).round().astype(np.uint8))
-        disc = np.asarray(cv2.LUT(self._distance, clear), dtype=np.uint8)
+        wall = np.clip(90.0 - np.abs(_LEVELS - radius - 14.0) * 4.0, 0.0, 90.0)
+        wall = wall + np.clip(38.0 - np.abs(_LEVELS - radius - 60.0), 0.0, 38.0)
+        ring = _look_up(self._distance, np.where(radius < _LEVELS, wall, 0.0))
+        disc = _look_up(self._distance, np.clip((radius - _LEVELS) * 40.0 + 255.0, 0.0, 255.0))
         view[:] = cv2.add(dim(view, disc), cv2.cvtColor(ring, cv2.COLOR_GRAY2RGB))
 
     def _defocus(self, view: Bytes, i: int) -> None:
@@ -306,18 +333,19 @@ def _distance_map(anatomy: Anatomy) -> Bytes:
 
 def _light_map(anatomy: Anatomy) -> Bytes:
     """The lamp's fall-off towards the rim, the colour of the light, and the round stop of the scope."""
-    look = anatomy.look
-    radius = _radius(anatomy)
+    look, radius = anatomy.look, _radius(anatomy)
     lamp = 1.14 - look.falloff * smooth_step(0.25, 1.25, radius / look.scope_radius)
     stop = smooth_step(look.scope_radius + 1.2, look.scope_radius - 1.2, radius)
-    return to_bytes(np.clip((lamp * stop * look.brightness)[..., None] * np.array(look.tint) * _GAIN / 255.0, 0.0, 1.0))
+    light = (lamp * stop * look.brightness)[..., None] * np.array(look.tint)
+    return to_bytes(np.clip(light * _GAIN / 255.0, 0.0, 1.0))
 
 
 def _spark() -> Bytes:
     y, x = np.mgrid[-20:21, -20:21].astype(np.float64)
     radius = np.sqrt(x * x + y * y)
     core, halo = np.clip(1.0 - radius / 5.0, 0.0, 1.0), np.clip(1.0 - radius / 20.0, 0.0, 1.0) ** 2
-    return to_bytes(core[..., None] * np.array((1.0, 0.95, 0.85)) + 0.45 * halo[..., None] * np.array((1.0, 0.72, 0.42)))
+    white, amber = np.array((1.0, 0.95, 0.85)), np.array((1.0, 0.72, 0.42))
+    return to_bytes(core[..., None] * white + 0.45 * halo[..., None] * amber)
 
 
 def _jet(rng: np.random.Generator) -> Sprite:
@@ -330,5 +358,5 @@ def _jet(rng: np.random.Generator) -> Sprite:
     fan = np.clip(1.0 - across, 0.0, 1.0) * (0.55 + 0.5 * streaks) * smooth_step(width * 1.0, width * 0.35, x)
     drops = smooth_step(0.72, 0.95, noise(rng, (height, width), 6.0, 2)) * np.clip(1.3 - across, 0.0, 1.0)
     alpha = np.clip(0.75 * fan + 0.8 * drops, 0.0, 0.85)
-    return sprite(np.broadcast_to(np.array((0.90, 0.94, 0.97)), (height, width, 3)), alpha, (0.0, height / 2))
+    return sprite(plain((0.90, 0.94, 0.97), (height, width)), alpha, (0.0, height / 2))
 

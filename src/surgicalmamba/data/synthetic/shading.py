@@ -1,7 +1,9 @@
-"""Shapes with light on them: noise, bumps, tubes, vessels. Drawn once per patient, in float64, rounded to bytes at the end.
+"""Shapes with light on them: noise, bumps, tubes, vessels. Drawn once per patient, in float64, rounded to
+bytes at the end.
 
-Bytes must not depend on the processor. Vector units round the last bit of float32 sums and of sin or exp differently, so everything
-here is float64 and ends in one rounding to 8 bits, where a difference of 1e-16 has no effect."""
+Bytes must not depend on the processor. Vector units round the last bit of float32 sums and of sin or exp
+differently, so everything here is float64 and ends in one rounding to 8 bits, where a difference of 1e-16 has
+no effect."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -36,11 +38,20 @@ def smooth_step(low: float, high: float, value: Image) -> Image:
 def mix(under: Image, over: Image | Colour, amount: Image | float) -> Image:
     """Blend colour images by a mask (h, w)."""
     weight = np.asarray(amount, dtype=np.float64)
-    return under + (np.asarray(over, dtype=np.float64) - under) * (weight[..., None] if weight.ndim == 2 else weight)
+    weight = weight[..., None] if weight.ndim == 2 else weight
+    return under + (np.asarray(over, dtype=np.float64) - under) * weight
 
 
-def noise(rng: np.random.Generator, size_hw: tuple[int, int], cell: float, octaves: int = 4, stretch: float = 1.0) -> Image:
-    """Fractal noise around 0 (about -1 to 1); `cell` is the size of the largest features in pixels, `stretch` draws them out along x."""
+def plain(colour: Colour, size_hw: tuple[int, int]) -> Image:
+    """A picture of one colour."""
+    return np.broadcast_to(np.array(colour), (*size_hw, 3))
+
+
+def noise(
+    rng: np.random.Generator, size_hw: tuple[int, int], cell: float, octaves: int = 4, stretch: float = 1.0
+) -> Image:
+    """Fractal noise around 0 (about -1 to 1); `cell` is the size of the largest features in pixels, `stretch`
+    draws them out along x."""
     height, width = size_hw
     total = np.zeros(size_hw)
     weight = 1.0
@@ -68,12 +79,12 @@ def lobules(rng: np.random.Generator, size_hw: tuple[int, int], spacing: float) 
     owner = np.zeros(size_hw, dtype=np.int64)
     reach = 2.5 * spacing  # no lobe is the nearest or second nearest from further away
     for index, (cy, cx) in enumerate(zip(ys.ravel().tolist(), xs.ravel().tolist(), strict=True)):
-        here = (slice(max(int(cy - reach), 0), max(int(cy + reach), 0)), slice(max(int(cx - reach), 0), max(int(cx + reach), 0)))
-        distance = np.sqrt((x[here] - cx) ** 2 + (y[here] - cy) ** 2)
-        closer = distance < nearest[here]
-        second[here] = np.where(closer, nearest[here], np.minimum(second[here], distance))
-        owner[here] = np.where(closer, index, owner[here])
-        nearest[here] = np.where(closer, distance, nearest[here])
+        window = tuple(slice(max(int(c - reach), 0), max(int(c + reach), 0)) for c in (cy, cx))
+        distance = np.sqrt((x[window] - cx) ** 2 + (y[window] - cy) ** 2)
+        closer = distance < nearest[window]
+        second[window] = np.where(closer, nearest[window], np.minimum(second[window], distance))
+        owner[window] = np.where(closer, index, owner[window])
+        nearest[window] = np.where(closer, distance, nearest[window])
     return smooth_step(0.0, 0.55, (second - nearest) / spacing), shades[owner]
 
 
@@ -90,34 +101,37 @@ def light(height: Image, strength: float, shine: float, gloss: int) -> tuple[Ima
 
 
 def tube(
-    size_hw: tuple[int, int], points: Sequence[tuple[float, float]], radii: Sequence[float], wobble: Image | None = None
+    size_hw: tuple[int, int],
+    points: Sequence[tuple[float, float]],
+    radii: Sequence[float],
+    wobble: Image | None = None,
 ) -> tuple[Image, Image, Image, Image]:
-    """A round body along a polyline of (x, y) with a radius at each point; `wobble` (pixels) makes its outline uneven.
+    """A round body along a polyline of (x, y) with a radius at each point; `wobble` (pixels) makes its
+    outline uneven.
 
-    Gives coverage (0 to 1, one pixel of soft edge), height (0 at the rim, 1 on the ridge), position across (-1 to 1, the left of
-    the way positive) and position along (0 to 1)."""
+    Gives coverage (0 to 1, one pixel of soft edge), height (0 at the rim, 1 on the ridge), position across
+    (-1 to 1, the left of the way positive) and position along (0 to 1)."""
     height, width = size_hw
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
-    best = np.full(size_hw, np.inf)
-    across = np.zeros(size_hw)
-    along = np.zeros(size_hw)
-    radius = np.ones(size_hw)
+    best, radius = np.full(size_hw, np.inf), np.ones(size_hw)
+    across, along = np.zeros(size_hw), np.zeros(size_hw)
     lengths = [((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5 for (x0, y0), (x1, y1) in pairwise(points)]
     total, passed = sum(lengths), 0.0
-    for (x0, y0), (x1, y1), r0, r1, length in zip(points[:-1], points[1:], radii[:-1], radii[1:], lengths, strict=True):
+    ends = zip(pairwise(points), pairwise(radii), lengths, strict=True)
+    for ((x0, y0), (x1, y1)), (r0, r1), length in ends:
         ux, uy = (x1 - x0) / length, (y1 - y0) / length
         s = np.clip((x - x0) * ux + (y - y0) * uy, 0.0, length)
         dx, dy = x - x0 - s * ux, y - y0 - s * uy
-        here = r0 + (r1 - r0) * s / length
+        local = r0 + (r1 - r0) * s / length
         if wobble is not None:
-            here = here + wobble
-        distance = np.sqrt(dx * dx + dy * dy) / here
+            local = local + wobble
+        distance = np.sqrt(dx * dx + dy * dy) / local
         closer = distance < best
         best = np.where(closer, distance, best)
         side = np.where(dx * uy - dy * ux >= 0, 1.0, -1.0)
         across = np.where(closer, side * distance, across)
         along = np.where(closer, (passed + s) / total, along)
-        radius = np.where(closer, here, radius)
+        radius = np.where(closer, local, radius)
         passed += length
     coverage = np.clip((1.0 - best) * radius + 0.5, 0.0, 1.0)
     ridge = np.sqrt(np.clip(1.0 - best * best, 0.0, 1.0))
@@ -125,7 +139,12 @@ def tube(
 
 
 def vessels(
-    rng: np.random.Generator, size_hw: tuple[int, int], roots: int, length: int, width: float, heading: float | None = None
+    rng: np.random.Generator,
+    size_hw: tuple[int, int],
+    roots: int,
+    length: int,
+    width: float,
+    heading: float | None = None,
 ) -> Image:
     """Branching vessels as a soft mask; `heading` in radians, None for any direction."""
     height, w = size_hw
