@@ -281,7 +281,7 @@ def _probabilities(video: VideoPair) -> FloatArray:
     return video.probabilities
 
 
-def _pool(videos: list[VideoPair]) -> tuple[FloatArray, IntArray]:
+def pool(videos: list[VideoPair]) -> tuple[FloatArray, IntArray]:
     """Probabilities and labels of all videos, one after the other."""
     probabilities = np.concatenate([_probabilities(video) for video in videos])
     return probabilities, np.concatenate([video.truth for video in videos])
@@ -290,10 +290,11 @@ def _pool(videos: list[VideoPair]) -> tuple[FloatArray, IntArray]:
 def mean_average_precision(runs: Runs, settings: Settings) -> Score:
     """Average precision of each phase against the rest: rows of all videos pooled (GraSP's official mAP), and
     per video."""
-    pooled = np.array([[average_precisions(*_pool(videos))] for videos in runs])
+    pooled = np.array([[average_precisions(*pool(videos))] for videos in runs])
     by_video = np.array([[average_precisions(_probabilities(v), v.truth) for v in videos] for videos in runs])
     per_video = nan_mean(by_video, axis=2)
-    metrics = {"map": summarise_runs(nan_mean(pooled, axis=(1, 2))), "map_by_video": summarise_videos(per_video)}
+    of_runs = summarise_runs(nan_mean(pooled, axis=(1, 2)))
+    metrics = {"map": of_runs, "map_by_video": summarise_videos(per_video)}
     table = _phase_table({"average_precision": pooled}, settings.names, ("mean", "std_runs"))
     for name, summaries in _phase_table({"average_precision_by_video": by_video}, settings.names).items():
         table[name] |= summaries
@@ -308,7 +309,7 @@ def calibration(runs: Runs, settings: Settings) -> Score:
     losses = np.array([[log_losses(_probabilities(v), v.truth).mean() for v in videos] for videos in runs])
     pooled, overall, near = [], [], []
     for videos in runs:
-        probabilities, truth = _pool(videos)
+        probabilities, truth = pool(videos)
         close = np.concatenate([near_transition(video.truth, settings.window_rows) for video in videos])
         pooled.append(log_losses(probabilities, truth).mean())
         for rows, errors in ((truth, overall), (np.where(close, truth, -1), near)):
