@@ -15,7 +15,7 @@ from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from surgicalmamba.insight.regime import Assumptions, find_regime, read_annotations
 
 PAGE = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")  # "studies.md"
-COMMANDS = re.findall(r"^surgicalmamba (study (?:regime|inspect|equations) ?.*)$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^surgicalmamba ((?:regime|inspect|study equations) ?.*)$", PAGE, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
 
 
 def test_there_are_commands_for_all_three():
-    assert {command.split()[1] for command in COMMANDS} == {"regime", "inspect", "equations"} and len(COMMANDS) >= 7
+    assert {command.removeprefix("study ").split()[0] for command in COMMANDS} == {"regime", "inspect", "equations"} and len(COMMANDS) >= 7
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -122,7 +122,7 @@ def test_run_json_says_phases_and_rate_when_nobody_else_does(three_videos, tmp_p
     result = evaluate(labels, [ours], window_s=2)
     assert list(result.report.scores) == ["relaxed-published"]  # what is usual on Cholec80
     assert (result.settings.fps, result.settings.fps_source, result.settings.window_rows) == (2.0, "files", 4)
-    with pytest.raises(DataError, match="--fps 1 was given, but the time column of the files says 2 rows per second"):
+    with pytest.raises(DataError, match="--fps 1 was given, but the time column of the files has 2 rows per second"):
         evaluate(labels, [ours], fps=1)
     with pytest.raises(ConfigError, match="no phases given"):
         evaluate(labels, [three_videos / "good"])

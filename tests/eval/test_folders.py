@@ -111,7 +111,7 @@ def test_empty_and_missing_folders_are_named(folders, tmp_path):
 def test_unequal_lengths_name_the_file_and_row_where_one_goes_on(folders):
     labels, predictions = folders(labels={"a.txt": table(0, 0, 1)}, predictions={"a.txt": table(0, 0)})
     with pytest.raises(
-        DataError, match=r"a: .*labels/a\.txt has 3 rows and .*predictions/a\.txt 2; .*labels/a\.txt goes on at row 4.*--tolerance 1"
+        DataError, match=r"a: .*labels/a\.txt has 3 rows and .*predictions/a\.txt 2; .*labels/a\.txt continues at row 4.*--tolerance 1"
     ):
         load(labels, [predictions], CHOLEC80)
     loaded = load(labels, [predictions], CHOLEC80, Matching(tolerance_rows=1))

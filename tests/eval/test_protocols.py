@@ -102,7 +102,7 @@ def test_the_symmetric_protocol_scores_forgiven_rows_as_annotated():
 
 
 def test_relaxed_rules_are_refused_where_none_are_known():
-    with pytest.raises(ConfigError, match="relaxed-published tells neighbouring phases by their numbers"):
+    with pytest.raises(ConfigError, match="relaxed-published finds neighbouring phases by their numbers"):
         sm.score([0, 1], [0, 1], n_phases=11, protocol="relaxed-published")
     named = sm.score([0, 1], [0, 1], n_phases=11, protocol="relaxed-published", rules="neighbours")
     assert named["settings"]["rules"] == "neighbours"

@@ -1,4 +1,4 @@
-"""`surgicalmamba regime`: segments made by hand with known answers, and what the real annotations say."""
+"""Closed forms, phases over time and the regime: answers by hand, of the paper, by integrals and of real annotations."""
 
 import json
 import math
@@ -8,9 +8,14 @@ import sys
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from command import call
+from surgicalmamba.data.labels import PhaseVocabulary, read_segments
+from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.eval.segments import BURST_REACH
+from surgicalmamba.insight import regime as closed
 from surgicalmamba.insight.regime import (
     AnnotatedVideo,
     Annotations,
@@ -18,11 +23,190 @@ from surgicalmamba.insight.regime import (
     burst_floor,
     burst_width,
     find_regime,
+    from_rows,
+    from_stretches,
     read_annotations,
+    read_prepared,
     time_in_bursts,
 )
 from surgicalmamba.insight.regime_page import draw_regime, markdown, text, verdict_sentences
-from surgicalmamba.train.losses import transition_target
+from surgicalmamba.train.losses import phase_boundaries, transition_target
+from toy import LENGTHS, write_toy_dataset
+
+
+def integral(function, low, high, steps=400_001):
+    """The trapezoidal rule."""
+    x = np.linspace(low, high, steps)
+    y = function(x)
+    return float(((y[1:] + y[:-1]) / 2 * np.diff(x)).sum())
+
+
+def test_burst_mass_is_the_integral_of_the_target():
+    left = integral(lambda u: np.exp(-(u**2) / (2 * 2.0**2)), -60, 0)
+    right = integral(lambda u: np.exp(-(u**2) / (2 * 12.0**2)), 0, 200)
+    assert closed.burst_mass(2, 12) == pytest.approx(left + right, rel=1e-6)
+    assert closed.burst_mass(1, 9) == pytest.approx(closed.burst_mass(5, 5))
+
+
+def test_halving_what_survives_takes_about_eight_frames_of_full_intensity():
+    a = 0.083  # the paper's plateau of 0.92 per frame
+    assert math.exp(-2 * a) == pytest.approx(0.846, abs=2e-3)
+    assert math.log(2) / a == pytest.approx(8.3, abs=0.1)
+    assert closed.selectivity(a, math.log(2) / a) == pytest.approx(2)
+
+
+def test_a_burst_of_width_w_gives_a_selectivity_of_at_most_exp_a_w():
+    a, width = 0.1, 10
+    intensities = np.linspace(0, 1, width)
+    assert closed.selectivity(a, intensities.sum()) <= math.exp(a * width)
+
+
+def test_the_rate_that_replaces_a_burst_suppresses_equally_at_that_age():
+    a, mass, age = 0.05, 9.0, 30.0
+    faster = closed.rate_without_bursts(a, mass, age)
+    assert math.exp(-2 * faster * age) == pytest.approx(closed.boundary_survival(a, mass) ** 2 * math.exp(-2 * a * age))
+    assert closed.capacity_kept(mass, age) == pytest.approx(a / faster)
+
+
+def test_contrast_after_a_boundary_is_clearing_times_gain():
+    assert closed.contrast_after_boundary(0.1, 10.0, mean_squared_gain=4.0) == pytest.approx(math.exp(2.0) * 4.0)
+
+
+def test_capacity_ratio_grows_with_the_spread_of_lengths_and_is_the_threshold_alone_without_spread():
+    theta = 0.1
+    assert closed.capacity_ratio(theta, 600, 60) == pytest.approx(math.log(10) * 10)
+    assert closed.capacity_ratio(theta, 60, 60) == pytest.approx(math.log(10))
+    assert math.exp(-closed.smallest_fixed_rate(theta, 60) * 60) == pytest.approx(theta)
+    assert closed.boundary_survival(0.02, closed.smallest_burst(theta, 0.02)) == pytest.approx(theta)
+
+
+def test_burst_cost_matches_the_integrals_of_energy_lost_on_each_side():
+    a, rise, fall = 0.05, 2.0, 6.0
+    before = integral(lambda u: np.exp(-(u**2) / (2 * rise**2)), -80, 0)
+    after = integral(lambda u: 2 * a * u * np.exp(-(u**2) / (2 * fall**2)), 0, 200)
+    assert closed.burst_cost(a, rise, fall) == pytest.approx((before, after), rel=1e-6)
+
+
+def test_widest_falls_are_the_papers_bounds():
+    assert closed.widest_fall(1.0) == pytest.approx(0.55, abs=5e-3)
+    assert closed.widest_cheap_fall(1.0) == pytest.approx(0.31, abs=5e-3)
+    a = 0.05
+    fall = closed.widest_fall(a)
+    assert 2 * math.exp(-a * closed.burst_mass(0, fall)) == pytest.approx(1)  # gain and decay cancel exactly there
+    # marginal cost after the boundary, 4 a sigma, equals the one before it, sqrt(pi / 2), at the cheaper bound
+    assert 4 * a * closed.widest_cheap_fall(a) == pytest.approx(math.sqrt(math.pi / 2))
+
+
+WORDS = PhaseVocabulary("own", ("Open", "Work", "Close"))
+
+
+def segments_of(video):
+    return list(zip(video.phase.tolist(), video.start_s.tolist(), video.stop_s.tolist(), strict=True))
+
+
+def test_a_segment_runs_from_one_boundary_to_the_next_in_seconds():
+    assert segments_of(from_rows("v", np.array([0, 0, 0, 0, 2, 2, 1]), rows_per_s=2.0)) == [(0, 0.0, 2.0), (2, 2.0, 3.0), (1, 3.0, 3.5)]
+
+
+def test_unlabelled_rows_end_no_segment_and_count_for_none_at_either_end_of_the_video():
+    rows = np.array([-1, -1, 0, -1, 0, -1, -1, 1, 1, -1])
+    assert segments_of(from_rows("v", rows, rows_per_s=1.0)) == [(0, 2.0, 7.0), (1, 7.0, 9.0)]
+
+
+def test_a_video_without_a_label_has_no_segments():
+    assert segments_of(from_rows("v", np.full(5, -1), 1.0)) == []
+
+
+@given(st.lists(st.integers(-1, 2), min_size=1, max_size=60))
+def test_boundaries_are_where_training_sees_them(labels):
+    timeline = from_rows("v", np.array(labels), 1.0)
+    assert timeline.boundaries_s.tolist() == phase_boundaries(torch.tensor(labels)).tolist()
+
+
+def test_stretches_of_time_become_segments_and_gaps_belong_to_the_earlier(tmp_path):
+    file = tmp_path / "op.csv"
+    file.write_text("start,end,phase\n0:10,1:00,Open\n70,80,Open\n90.5,100,Close\n")
+    assert segments_of(from_stretches("op", read_segments(file, WORDS))) == [(0, 10.0, 90.5), (2, 90.5, 100.0)]
+
+
+def test_a_prepared_dataset_is_read_with_its_own_phases_and_rate(tmp_path):
+    found = read_prepared(write_toy_dataset(tmp_path, {"all": {"train": list(LENGTHS)}}))
+    assert (found.dataset, found.phases, len(found.videos)) == ("toy", ("x", "y", "z"), len(LENGTHS))
+    assert [float(video.length_s.sum()) for video in found.videos] == [float(length) for length in LENGTHS.values()]
+    assert read_annotations(tmp_path, None, None).length_s.tolist() == found.length_s.tolist()
+
+
+def write(folder, name, frames, phases, header="Frame\tPhase\n"):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(header + "".join(f"{frame}\t{phase}\n" for frame, phase in zip(frames, phases, strict=True)))
+
+
+@pytest.mark.parametrize("step", [1, 25])
+def test_row_numbers_of_a_known_dataset_tell_the_seconds_at_any_step(tmp_path, step):
+    phases = ["Preparation"] * (100 // step) + ["ClippingCutting"] * (50 // step)
+    write(tmp_path, "phase_annotations/video01-phase.txt", range(0, 150, step), phases)
+    found = read_annotations(tmp_path, "cholec80", None)
+    assert [segments_of(video) for video in found.videos] == [[(0, 0.0, 4.0), (2, 4.0, 6.0)]]
+    assert found.clock == f"{25 // step} rows per second, by row numbers {step} apart at 25 a second"
+
+
+def test_a_given_rate_is_taken_and_a_rate_that_nothing_tells_is_assumed_and_said(tmp_path):
+    (tmp_path / "phases.yaml").write_text("phases: [Open, Work, Close]\n")
+    write(tmp_path, "op1.txt", range(6), [0, 0, 1, 1, 1, 2])
+    (tmp_path / "phases.yaml").rename(tmp_path.parent / "own.yaml")
+    own = str(tmp_path.parent / "own.yaml")
+    assert segments_of(read_annotations(tmp_path, own, 2.0).videos[0]) == [(0, 0.0, 1.0), (1, 1.0, 2.5), (2, 2.5, 3.0)]
+    assert read_annotations(tmp_path, own, None).clock == "1 rows per second, assumed; say otherwise with --fps"
+
+
+def test_a_folder_of_ones_own_without_videos_needs_no_further_word(tmp_path):
+    (tmp_path / "phases.yaml").write_text("phases: [Open, Work, Close]\nrows: second\n")
+    write(tmp_path, "op1.txt", range(3), ["Open", "Open", "Close"])
+    (tmp_path / "op2.csv").write_text("start,end,phase\n0,30,Open\n30,90,Work\n")
+    found = read_annotations(tmp_path, None, None)
+    assert {video.video: segments_of(video) for video in found.videos} == {
+        "op1": [(0, 0.0, 2.0), (2, 2.0, 3.0)],
+        "op2": [(0, 0.0, 30.0), (1, 30.0, 90.0)],
+    }
+
+
+def test_cataract_tables_alone_tell_lengths_and_rates(tmp_path):
+    (tmp_path / "annotations.csv").write_text("VideoID;FrameNo;Phase\n7;50;1\n7;100;2\n")
+    (tmp_path / "videos.csv").write_text("VideoID;Frames;FPS;Surgeon;Experience\n7;300;25;1;1\n")
+    assert segments_of(read_annotations(tmp_path, "cataract101", None).videos[0]) == [(0, 2.0, 4.0), (1, 4.0, 12.0)]
+    with pytest.raises(ConfigError, match=r"--fps 1 was given, but .* has its own rate"):
+        read_annotations(tmp_path, "cataract101", 1.0)
+
+
+def test_plain_label_files_of_a_dataset_with_tables_are_read_as_evaluate_reads_them(tmp_path):
+    write(tmp_path, "case_7.csv", range(4), [1, 1, 2, 2])
+    assert segments_of(read_annotations(tmp_path, "cataract101", 1.0).videos[0]) == [(0, 0.0, 2.0), (1, 2.0, 4.0)]
+
+
+def test_a_dataset_whose_recordings_differ_in_rate_asks_for_it(tmp_path):
+    write(tmp_path, "Hei-Chole1_Annotation_Phase.csv", [], [], header="0,0\n1,1\n")
+    with pytest.raises(DataError, match=r"heichole counts frames, and its recordings differ .* or --fps"):
+        read_annotations(tmp_path, "heichole", None)
+    assert segments_of(read_annotations(tmp_path, "heichole", 50.0).videos[0]) == [(0, 0.0, 0.02), (1, 0.02, 0.04)]
+
+
+@pytest.mark.parametrize(
+    ("phases", "fps", "error", "message"),
+    [
+        (None, None, ConfigError, r"no phases given and .* has no phases\.yaml"),
+        ("cholec8", None, ConfigError, r"did you mean 'cholec80'"),
+        ("cholec80", None, DataError, r"no change of phase in 1 labelled video"),
+    ],
+)
+def test_a_folder_that_tells_too_little_is_refused_in_one_line(tmp_path, phases, fps, error, message):
+    write(tmp_path, "video01-phase.txt", range(3), ["Preparation"] * 3)
+    with pytest.raises(error, match=message):
+        read_annotations(tmp_path, phases, fps)
+
+
+def test_a_missing_folder_is_refused_in_one_line(tmp_path):
+    with pytest.raises(DataError, match="is not a folder"):
+        read_annotations(tmp_path / "absent", "cholec80", None)
 
 
 def video(name, *segments):

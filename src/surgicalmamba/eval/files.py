@@ -1,38 +1,39 @@
-"""Folders of label files and folders of predictions, matched video by video."""
+"""Label and prediction files: read from any system, written by ours, and matched video by video.
+
+Read are tab, comma or semicolon separated files with or without a header: `Frame<TAB>Phase` with names or
+ids, `frame,phase` CSV, the `labels.csv` of a prepared dataset (`frame,time_s,phase`) and our prediction files
+(`frame,time_s,phase,name,p_0..p_k-1,intensity`). A header is a first row whose frame is no number. Ids count
+as the dataset's own files count, except in files with a `time_s` column, which are ours and count from 0.
+Every error names the file and its row, counted from 1."""
 
 import csv
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
-from surgicalmamba.data.labels import UNLABELLED, PhaseVocabulary
+from surgicalmamba.data.labels import UNLABELLED, PhaseVocabulary, read_lines
 from surgicalmamba.errors import ConfigError, DataError, InputError
 from surgicalmamba.eval.pairs import FloatArray, IntArray, VideoPair, no_distribution
 from surgicalmamba.eval.score import Json
+from surgicalmamba.files import make_folder, natural_key, write_atomic
 
-# Reading label and prediction files: one row per frame, as text, from any system.
-#
-# Read are tab, comma or semicolon separated files with a header or without: `Frame<TAB>Phase` with names or ids, `frame,phase` CSV, the
-# `labels.csv` of a prepared dataset (`frame,time_s,phase`) and our prediction files (`frame,time_s,phase,name,p_0..p_k-1,intensity`). A
-# header is a first row whose frame is no number, so a file without one loses no row. Ids count as the dataset's own files count, except in
-# files with a `time_s` column, which are ours and count from 0. Every complaint names the file and the row of the file, counted from 1.
-
+# One file.
 
 _FRAME_NAMES = {"frame", "frames", "frame_id", "frameno", "frame_no", "frame_index", "index"}
 _PHASE_NAMES = {"phase", "phases", "phase_id", "label", "labels", "prediction", "pred", "class", "gt"}
+At = Callable[[int], str]
+"""The place of an entry in its file, for errors: file and row."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelRows:
-    """One file. `frame` and `phase` (t,); phase is UNLABELLED where the cell is empty. `first_row` is the file's row of the first entry."""
+    """One file. `frame` and `phase` (t,); phase is UNLABELLED where the cell is empty. `first_row` is the
+    file's row of the first entry."""
 
     path: Path
     first_row: int
@@ -46,6 +47,9 @@ class LabelRows:
         """Frame ids between two rows; None for a single row."""
         return int(self.frame[1] - self.frame[0]) if len(self.frame) > 1 else None
 
+    def at(self, index: int) -> str:
+        return f"{self.path} row {self.first_row + index}"
+
 
 @dataclass(frozen=True)
 class _Columns:
@@ -57,32 +61,31 @@ class _Columns:
     width: int
 
 
-def read_rows(path: Path, vocabulary: PhaseVocabulary, first_id: int | None = None, allow_unlabelled: bool = True) -> LabelRows:
+def read_rows(
+    path: Path, vocabulary: PhaseVocabulary, first_id: int | None = None, allow_unlabelled: bool = True
+) -> LabelRows:
     """Read one file. `first_id` overrides what the first phase is numbered in files that are not ours."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}. Give a text file with one `frame<TAB>phase` row per frame.") from error
-    lines = text.splitlines()
-    while lines and not lines[-1].strip():
-        lines.pop()
-    if not lines:
-        raise DataError(f"{path} is empty; expected one `frame<TAB>phase` row per frame.")
+    lines = read_lines(path)
     separator = next((mark for mark in ("\t", ";", ",") if mark in lines[0]), None)
-    columns, first_row = _columns(path, _split(lines[0], separator), len(vocabulary))
+    columns, first_row = _find_columns(path, _split(lines[0], separator), len(vocabulary))
     lines = lines[first_row - 1 :]
     if not lines:
         raise DataError(f"{path} has a header and no rows.")
-    table = _transpose(path, lines, separator, columns.width, first_row)
+
+    def at(index: int) -> str:
+        return f"{path} row {first_row + index}"
+
+    table = _transpose(lines, separator, columns.width, at)
+    frame = _integers(table[columns.frame], at)
     base = 0 if columns.time_s is not None else first_id
-    frame = _integers(path, table[columns.frame], first_row)
-    phase = _phases(path, table[columns.phase], vocabulary, base, first_row, allow_unlabelled)
-    _check_grid(path, frame, first_row)
+    phase = _phase_ids(table[columns.phase], vocabulary, base, allow_unlabelled, at)
+    _check_grid(frame, at)
     if columns.name is not None:
-        _check_names(path, table[columns.name], phase, vocabulary, first_row)
-    time_s = None if columns.time_s is None else _floats(path, table, columns.time_s, first_row)
-    probabilities = [_floats(path, table, column, first_row) for column in columns.probabilities]
-    return LabelRows(path, first_row, frame, phase, time_s, np.stack(probabilities, axis=1) if probabilities else None)
+        _check_names(table[columns.name], phase, vocabulary, at)
+    time_s = None if columns.time_s is None else _floats(table, columns.time_s, at)
+    probabilities = [_floats(table, column, at) for column in columns.probabilities]
+    stacked = np.stack(probabilities, axis=1) if probabilities else None
+    return LabelRows(path, first_row, frame, phase, time_s, stacked)
 
 
 def _split(line: str, separator: str | None) -> list[str]:
@@ -91,8 +94,32 @@ def _split(line: str, separator: str | None) -> list[str]:
     return next(csv.reader([line], delimiter=separator)) if '"' in line else line.split(separator)
 
 
-def _transpose(path: Path, lines: list[str], separator: str | None, width: int, first_row: int) -> list[list[str]]:
-    """The cells of each column. Without quotes and with the right number of cells in every line, one split of the whole text does it."""
+def _find_columns(path: Path, first: list[str], n_phases: int) -> tuple[_Columns, int]:
+    """Where the columns are, and the row of the file where the data begin."""
+    if first[0].strip().lstrip("+-").isdigit():
+        if len(first) != 2:
+            raise DataError(f"{path} row 1 has {len(first)} columns and there is no header; without one, two "
+                            "are needed: frame and phase.")
+        return _Columns(0, 1, None, None, (), 2), 1
+    names = [cell.strip().lower().replace(" ", "_") for cell in first]
+    frame = next((index for index, name in enumerate(names) if name in _FRAME_NAMES), None)
+    phase = next((index for index, name in enumerate(names) if name in _PHASE_NAMES), None)
+    if frame is None or phase is None:
+        missing = "frame" if frame is None else "phase"
+        raise DataError(f"{path} row 1 is neither a header with a {missing} column nor a row `frame, phase`: "
+                        f"{', '.join(first)[:80]!r}.")
+    probabilities = tuple(i for i, name in enumerate(names) if name.startswith("p_") and name[2:].isdigit())
+    if probabilities and [names[index] for index in probabilities] != [f"p_{i}" for i in range(n_phases)]:
+        raise DataError(f"{path} has {len(probabilities)} probability columns; {n_phases} phases need p_0 to "
+                        f"p_{n_phases - 1} in order.")
+    time_s = names.index("time_s") if "time_s" in names else None
+    name = names.index("name") if "name" in names else None
+    return _Columns(frame, phase, time_s, name, probabilities, len(names)), 2
+
+
+def _transpose(lines: list[str], separator: str | None, width: int, at: At) -> list[list[str]]:
+    """The cells of each column. Without quotes and with the right number of cells in every line, one split of
+    the whole text does it."""
     if separator is not None and set(map(str.count, lines, repeat(separator))) == {width - 1}:
         text = separator.join(lines)
         if '"' not in text:
@@ -101,48 +128,30 @@ def _transpose(path: Path, lines: list[str], separator: str | None, width: int, 
     rows = [_split(line, separator) for line in lines]
     for index, row in enumerate(rows):
         if len(row) != width:
-            raise DataError(f"{path} row {first_row + index} has {len(row)} columns where {width} are needed; is the file cut or mixed?")
+            raise DataError(f"{at(index)} has {len(row)} columns where {width} are needed; is the file cut "
+                            "or mixed?")
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _columns(path: Path, first: list[str], n_phases: int) -> tuple[_Columns, int]:
-    """Where the columns are, and the row of the file where the data begin."""
-    if first[0].strip().lstrip("+-").isdigit():
-        if len(first) != 2:
-            raise DataError(f"{path} row 1 has {len(first)} columns and there is no header; without one, two are needed: frame and phase.")
-        return _Columns(0, 1, None, None, (), 2), 1
-    names = [cell.strip().lower().replace(" ", "_") for cell in first]
-    frame = next((index for index, name in enumerate(names) if name in _FRAME_NAMES), None)
-    phase = next((index for index, name in enumerate(names) if name in _PHASE_NAMES), None)
-    if frame is None or phase is None:
-        missing = "frame" if frame is None else "phase"
-        raise DataError(f"{path} row 1 is neither a header with a {missing} column nor a row `frame, phase`: {', '.join(first)[:80]!r}.")
-    probabilities = tuple(index for index, name in enumerate(names) if name.startswith("p_") and name[2:].isdigit())
-    if probabilities and [names[index] for index in probabilities] != [f"p_{number}" for number in range(n_phases)]:
-        raise DataError(f"{path} has {len(probabilities)} probability columns; {n_phases} phases need p_0 to p_{n_phases - 1} in order.")
-    time_s = names.index("time_s") if "time_s" in names else None
-    name = names.index("name") if "name" in names else None
-    return _Columns(frame, phase, time_s, name, probabilities, len(names)), 2
-
-
-def _integers(path: Path, cells: Sequence[str], first_row: int) -> IntArray:
+def _integers(cells: Sequence[str], at: At) -> IntArray:
     try:
         return np.fromiter(map(int, cells), dtype=np.int64, count=len(cells))
     except (ValueError, OverflowError):
-        index = next(index for index, cell in enumerate(cells) if not cell.strip().lstrip("+-").isdigit() or len(cell) > 18)
-        raise DataError(f"{path} row {first_row + index}: frame {cells[index]!r} is no whole number.") from None
+        wrong = (not cell.strip().lstrip("+-").isdigit() or len(cell) > 18 for cell in cells)
+        index = list(wrong).index(True)
+        raise DataError(f"{at(index)}: frame {cells[index]!r} is no whole number.") from None
 
 
-def _floats(path: Path, table: list[list[str]], column: int, first_row: int) -> FloatArray:
+def _floats(table: list[list[str]], column: int, at: At) -> FloatArray:
     cells = table[column]
     try:
         values = np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
     except ValueError:
         index = next(index for index, cell in enumerate(cells) if not _is_number(cell))
-        raise DataError(f"{path} row {first_row + index}: {cells[index]!r} in column {column + 1} is no number.") from None
+        raise DataError(f"{at(index)}: {cells[index]!r} in column {column + 1} is no number.") from None
     if not np.isfinite(values).all():
-        row = first_row + int(np.argmax(~np.isfinite(values)))
-        raise DataError(f"{path} row {row} holds a number that is not finite in column {column + 1}.")
+        index = int(np.argmax(~np.isfinite(values)))
+        raise DataError(f"{at(index)} holds a number that is not finite in column {column + 1}.")
     return values
 
 
@@ -154,58 +163,68 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _phases(
-    path: Path, cells: Sequence[str], vocabulary: PhaseVocabulary, base: int | None, first_row: int, allow_unlabelled: bool
+def _phase_ids(
+    cells: Sequence[str], vocabulary: PhaseVocabulary, base: int | None, allow_unlabelled: bool, at: At
 ) -> IntArray:
     ids: dict[str, int] = {}
     for text in set(cells):
         try:
-            if not text.strip() and allow_unlabelled:
-                ids[text] = UNLABELLED
-            elif not text.strip():
-                raise DataError("a prediction is missing")
-            else:
+            if text.strip():
                 ids[text] = vocabulary.id_of(text, base)
+            elif allow_unlabelled:
+                ids[text] = UNLABELLED
+            else:
+                raise DataError("a prediction is missing")
         except DataError as error:
-            raise DataError(f"{path} row {first_row + cells.index(text)}: {error}") from None
+            raise DataError(f"{at(cells.index(text))}: {error}") from None
     return np.fromiter(map(ids.__getitem__, cells), dtype=np.int64, count=len(cells))
 
 
-def _check_grid(path: Path, frame: IntArray, first_row: int) -> None:
+def _check_grid(frame: IntArray, at: At) -> None:
     steps = np.diff(frame)
     if len(steps) == 0 or (steps[0] > 0 and (steps == steps[0]).all()):
         return
-    index = int(np.argmax(steps <= 0)) if (steps <= 0).any() else int(np.argmax(steps != steps[0]))
-    raise DataError(
-        f"{path} row {first_row + index + 1}: frame {frame[index + 1]} follows frame {frame[index]}, but the first rows are {steps[0]} "
-        "apart: mixed frame grids in one file."
-    )
+    index = int(np.argmax(steps <= 0 if (steps <= 0).any() else steps != steps[0]))
+    raise DataError(f"{at(index + 1)}: frame {frame[index + 1]} follows frame {frame[index]}, but the first "
+                    f"rows are {steps[0]} apart: mixed frame grids in one file.")
 
 
-def _check_names(path: Path, cells: Sequence[str], phase: IntArray, vocabulary: PhaseVocabulary, first_row: int) -> None:
-    """A file that carries ids and names must agree with itself: this catches a different order of phases."""
+def _check_names(cells: Sequence[str], phase: IntArray, vocabulary: PhaseVocabulary, at: At) -> None:
+    """A file with ids and names must be consistent: this catches a different order of phases."""
     pairs = list(zip(cells, phase.tolist(), strict=True))
     for text, number in sorted(set(pairs)):
         if not text.strip():
             continue
-        where = f"{path} row {first_row + pairs.index((text, number))}"
+        where = at(pairs.index((text, number)))
         try:
             named = vocabulary.id_of_name(text)
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         if named != number:
             expected = repr(vocabulary.names[number]) if number >= 0 else "unlabelled"
-            raise DataError(
-                f"{where}: phase {number} is called {text!r} here but {expected} in {vocabulary.dataset}; "
-                "the file uses another order of phases."
-            )
+            raise DataError(f"{where}: phase {number} is called {text!r} here but {expected} in "
+                            f"{vocabulary.dataset}; the file uses another order of phases.")
 
 
-# The prediction file: written once, scored anywhere.
-#
-# A folder holds one CSV per video (`frame,time_s,phase,name,p_0..p_k-1,intensity`) and a `run.json` that says where they come from. Files
-# appear whole or not at all.
+def rows_per_second(rows: LabelRows) -> float | None:
+    """Rows per second by the time column, to four digits; None without one."""
+    if rows.time_s is None or len(rows.time_s) < 2:
+        return None
+    steps = np.diff(rows.time_s)
+    if not (steps > 0).all():
+        raise DataError(f"{rows.at(1 + int(np.argmax(steps <= 0)))}: time_s does not increase.")
+    return float(f"{(len(rows.time_s) - 1) / float(rows.time_s[-1] - rows.time_s[0]):.4g}")
 
+
+def check_rate(fps: float, found: float | None, where: str) -> None:
+    """Refuse --fps when the files have another rate."""
+    if found is not None and abs(found - fps) > 1e-3 * fps:
+        raise DataError(f"--fps {fps:g} was given, but the time column of {where} has {found:g} rows per "
+                        "second.")
+
+
+# Predictions: a folder holds one CSV per video and a `run.json` about their origin. Files appear whole or not
+# at all.
 
 RUN_FILE = "run.json"
 FORMAT = "surgicalmamba-predictions"
@@ -228,8 +247,8 @@ class RunInfo:
 
 @dataclass(frozen=True, eq=False)
 class VideoPrediction:
-    """The output for one video: frame ids (t,), seconds (t,), phase ids (t,) and, where there are any, probabilities (t, k) and intensity
-    (t,)."""
+    """The output for one video: frame ids (t,), seconds (t,), phase ids (t,) and, where there are any,
+    probabilities (t, k) and intensity (t,)."""
 
     frame: IntArray
     time_s: FloatArray
@@ -238,51 +257,54 @@ class VideoPrediction:
     intensity: FloatArray | None = None
 
 
-def write_predictions(folder: Path, video: str, prediction: VideoPrediction, vocabulary: PhaseVocabulary) -> Path:
+def write_predictions(
+    folder: Path, video: str, prediction: VideoPrediction, vocabulary: PhaseVocabulary
+) -> Path:
     """Write `<folder>/<video>.csv` in one step and return its path."""
-    _check(video, prediction, len(prediction.frame), len(vocabulary))
-    return _write_whole(folder, f"{video}.csv", lambda stream: stream.writelines(prediction_lines(prediction, vocabulary)))
+    if not video or Path(video).name != video:
+        raise InputError(f"video name {video!r} cannot be a file name; use the name of the video without "
+                         "folders.")
+    _check_prediction(video, prediction, len(prediction.frame), len(vocabulary))
+    make_folder(folder)
+    write_atomic(folder / f"{video}.csv", "".join(prediction_lines(prediction, vocabulary)))
+    return folder / f"{video}.csv"
+
+
+def _check_prediction(video: str, prediction: VideoPrediction, n_rows: int, n_phases: int) -> None:
+    for name in ("time_s", "phase", "probabilities", "intensity"):
+        array, shape = getattr(prediction, name), (n_rows, n_phases) if name == "probabilities" else (n_rows,)
+        if array is None:
+            continue
+        if array.shape != shape:
+            raise InputError(f"{name} of {video} has shape {array.shape}; {shape} is needed.")
+        if not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise InputError(f"{name} of {video} holds a number that is not finite at row {row}.")
+    if n_rows == 0 or prediction.phase.min() < 0 or prediction.phase.max() >= n_phases:
+        raise InputError(f"predictions of {video} must be at least one phase id from 0 to {n_phases - 1}.")
 
 
 def prediction_lines(prediction: VideoPrediction, vocabulary: PhaseVocabulary) -> Iterator[str]:
     """The text of a prediction file, line by line."""
-    header = ["frame", "time_s", "phase", "name", *(f"p_{index}" for index in range(len(vocabulary))), "intensity"]
-    probabilities = prediction.probabilities
-    if probabilities is None:
-        header = header[:4] + header[-1:]
+    probabilities, intensity = prediction.probabilities, prediction.intensity
+    columns = [] if probabilities is None else [f"p_{index}" for index in range(len(vocabulary))]
+    yield ",".join(["frame", "time_s", "phase", "name", *columns, "intensity"]) + "\n"
     names = [f'"{name}"' if "," in name else name for name in vocabulary.names]
-    yield ",".join(header) + "\n"
     for row in range(len(prediction.frame)):
         phase = int(prediction.phase[row])
         cells = [str(int(prediction.frame[row])), f"{prediction.time_s[row]:.12g}", str(phase), names[phase]]
         if probabilities is not None:
             cells += [f"{value:.9g}" for value in probabilities[row]]
-        cells.append("" if prediction.intensity is None else f"{prediction.intensity[row]:.9g}")
+        cells.append("" if intensity is None else f"{intensity[row]:.9g}")
         yield ",".join(cells) + "\n"
-
-
-def _check(video: str, prediction: VideoPrediction, n_rows: int, n_phases: int) -> None:
-    if not video or Path(video).name != video:
-        raise InputError(f"video name {video!r} cannot be a file name; use the name of the video without folders.")
-    shapes: Sequence[tuple[str, FloatArray | IntArray | None, tuple[int, ...]]] = (
-        ("time_s", prediction.time_s, (n_rows,)),
-        ("phase", prediction.phase, (n_rows,)),
-        ("probabilities", prediction.probabilities, (n_rows, n_phases)),
-        ("intensity", prediction.intensity, (n_rows,)),
-    )
-    for name, array, shape in shapes:
-        if array is not None and array.shape != shape:
-            raise InputError(f"{name} of {video} has shape {array.shape}; {shape} is needed.")
-        if array is not None and not np.isfinite(array).all():
-            raise InputError(f"{name} of {video} holds a number that is not finite at row {int(np.argwhere(~np.isfinite(array))[0][0])}.")
-    if n_rows == 0 or prediction.phase.min() < 0 or prediction.phase.max() >= n_phases:
-        raise InputError(f"predictions of {video} must be at least one phase id from 0 to {n_phases - 1}.")
 
 
 def write_run(folder: Path, info: RunInfo) -> Path:
     """Write `<folder>/run.json` in one step and return its path."""
     document = {"format": FORMAT, "version": VERSION, **vars(info), "phases": list(info.phases)}
-    return _write_whole(folder, RUN_FILE, lambda stream: stream.write(json.dumps(document, indent=2) + "\n"))
+    make_folder(folder)
+    write_atomic(folder / RUN_FILE, json.dumps(document, indent=2) + "\n")
+    return folder / RUN_FILE
 
 
 def read_run(folder: Path) -> RunInfo | None:
@@ -293,17 +315,18 @@ def read_run(folder: Path) -> RunInfo | None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}. Write the predictions anew.") from error
+        raise DataError(f"cannot read {path}: {error}. Write the predictions again.") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DataError(f"{path} is no description of predictions (its format is not {FORMAT!r}); remove it or write the predictions anew.")
+        raise DataError(f"{path} is no description of predictions (its format is not {FORMAT!r}); remove it "
+                        "or write the predictions again.")
     if document.get("version") != VERSION:
-        raise DataError(f"{path} has version {document.get('version')!r}; this program reads {VERSION}. Use the version that wrote it.")
-    phases, fps = document.get("phases"), document.get("fps")
+        raise DataError(f"{path} has version {document.get('version')!r}; this program reads {VERSION}. Use "
+                        "the version that wrote it.")
+    phases, fps, config = document.get("phases"), document.get("fps"), document.get("config")
     if not isinstance(phases, list) or not all(isinstance(name, str) for name in phases) or not phases:
         raise DataError(f"{path}: `phases` must be the list of phase names in id order.")
     if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not fps > 0:
         raise DataError(f"{path}: `fps` is {fps!r}; it must be the rows per second of the prediction files.")
-    config = document.get("config")
     return RunInfo(
         dataset=str(document.get("dataset", "")),
         phases=tuple(phases),
@@ -315,27 +338,13 @@ def read_run(folder: Path) -> RunInfo | None:
     )
 
 
-def _write_whole(folder: Path, name: str, write: Callable[[TextIO], object]) -> Path:
-    """Write beside the target, then rename: a reader never meets half a file, whatever happens to the writer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.", suffix=".partial")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, folder / name)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return folder / name
-
+# Folders of labels and of predictions.
 
 _SUFFIXES = (".txt", ".csv", ".tsv")
 _OTHER_FILES = re.compile(r"(timestamps?|tools?)$|^readme", re.IGNORECASE)
 _DECORATION = re.compile(
-    r"^(labels?|phases?|pred|predictions?)[-_]|[-_](annotations?|phases?|labels?|gt|pred|predictions?)$", re.IGNORECASE
+    r"^(labels?|phases?|pred|predictions?)[-_]|[-_](annotations?|phases?|labels?|gt|pred|predictions?)$",
+    re.IGNORECASE,
 )
 
 
@@ -348,7 +357,8 @@ class Matching:
     by_row: bool = False
     """Pair rows by their order and ignore frame ids."""
     sample_labels: bool = False
-    """Keep of each label file only the rows whose frame id the prediction file has; every prediction must find its row."""
+    """Keep of each label file only the rows whose frame id the prediction file has; every prediction must
+    find its row."""
     common_videos: bool = False
     """Score only videos that both folders hold, instead of refusing."""
     label_first_id: int | None = None
@@ -357,36 +367,32 @@ class Matching:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """Videos of several runs with the same labels, and what was found out while reading."""
+    """Videos of several runs with the same labels."""
 
     runs: list[list[VideoPair]]
     fps: float | None
-    """Rows per second, where the files tell."""
+    """Rows per second, where the files contain them."""
     mixed_steps: str | None
     """Two videos with different frame steps, in words; None if all agree."""
     notes: tuple[str, ...]
-    run_infos: tuple[RunInfo | None, ...]
 
 
 def video_key(stem: str) -> str:
     """The video's name in a file name: `video41-phase`, `Video41` and `video41_pred` are all video41."""
-    key = stem
-    while True:
-        shorter = _DECORATION.sub("", key)
-        if shorter == key or not shorter:
-            return key.casefold()
-        key = shorter
+    shorter = _DECORATION.sub("", stem)
+    return stem.casefold() if shorter in ("", stem) else video_key(shorter)
 
 
 def find_files(folder: Path, what: str) -> dict[str, Path]:
-    """Files of a folder by video name: `<video>.txt|csv|tsv`, or those of a prepared dataset (`videos/<video>/labels.csv`)."""
+    """Files of a folder by video name: `<video>.txt|csv|tsv`, or those of a prepared dataset
+    (`videos/<video>/labels.csv`)."""
     if folder.is_file():
         return {video_key(folder.stem): folder}
     if not folder.is_dir():
         raise DataError(f"the {what} folder {folder} does not exist; give a folder with one file per video.")
-    found: dict[str, Path] = {}
     if (folder / "dataset.json").is_file() and (folder / "videos").is_dir():
         folder = folder / "videos"
+    found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
@@ -404,23 +410,29 @@ def find_files(folder: Path, what: str) -> dict[str, Path]:
     return found
 
 
-def load(labels: Path, predictions: Sequence[Path], vocabulary: PhaseVocabulary, matching: Matching | None = None) -> Loaded:
+def load(
+    labels: Path, predictions: Sequence[Path], vocabulary: PhaseVocabulary, matching: Matching | None = None
+) -> Loaded:
     """Read and pair one folder of labels with one folder of predictions per run."""
     how = matching or Matching()
     if not predictions:
         raise ConfigError("no predictions given; name a folder with one prediction file per video.")
     label_files = find_files(labels, "labels")
     folders = [find_files(folder, "predictions") for folder in predictions]
-    if len(label_files) == 1 and labels.is_file():
-        only = next(iter(label_files))
+    if labels.is_file():  # one file against one file: their names may differ
+        (only,) = label_files
         folders = [{only: next(iter(files.values()))} if len(files) == 1 else files for files in folders]
     notes: list[str] = []
     names = _common_videos(labels, label_files, predictions, folders, how, notes)
-    infos = tuple(_run_info(folder, vocabulary) for folder in predictions)
+    steps: dict[int, str] = {}
+    rates: dict[float, str] = {}
+    for folder in predictions:
+        info = read_run(folder) if folder.is_dir() else None
+        if info is not None:
+            _check_phases(folder / RUN_FILE, info, vocabulary)
+            rates.setdefault(info.fps, str(folder / RUN_FILE))
     truths = {name: read_rows(label_files[name], vocabulary, how.label_first_id) for name in names}
     runs: list[list[VideoPair]] = []
-    steps: dict[int, Path] = {}
-    rates = {info.fps: str(folder / "run.json") for folder, info in zip(predictions, infos, strict=True) if info}
     for files in folders:
         videos = []
         for name in names:
@@ -429,76 +441,81 @@ def load(labels: Path, predictions: Sequence[Path], vocabulary: PhaseVocabulary,
             videos.append(_pair(name, truth, rows, how, notes))
             for side in (truth, rows):
                 if side.step is not None and not how.by_row:
-                    steps.setdefault(side.step, side.path)
+                    steps.setdefault(side.step, str(side.path))
                 rate = rows_per_second(side)
                 if rate is not None:
                     rates.setdefault(rate, str(side.path))
         runs.append(videos)
     if len(rates) > 1:
         (first, where), (second, elsewhere) = list(rates.items())[:2]
-        raise DataError(f"{where} has {first:g} rows per second and {elsewhere} {second:g}; mixed frame grids cannot be scored together.")
+        raise DataError(f"{where} has {first:g} rows per second and {elsewhere} {second:g}; mixed frame "
+                        "grids cannot be scored together.")
     mixed = None
     if len(steps) > 1:
-        (first_step, where_path), (second_step, other_path) = list(steps.items())[:2]
-        mixed = f"frame ids are {first_step} apart in {where_path} and {second_step} apart in {other_path}"
-    return Loaded(runs, next(iter(rates), None), mixed, tuple(notes), infos)
+        (step, where), (other_step, elsewhere) = list(steps.items())[:2]
+        mixed = f"frame ids are {step} apart in {where} and {other_step} apart in {elsewhere}"
+    return Loaded(runs, next(iter(rates), None), mixed, tuple(notes))
 
 
 def _common_videos(
-    labels: Path, label_files: dict[str, Path], predictions: Sequence[Path], folders: list[dict[str, Path]], how: Matching, notes: list[str]
+    labels: Path,
+    label_files: dict[str, Path],
+    predictions: Sequence[Path],
+    folders: list[dict[str, Path]],
+    how: Matching,
+    notes: list[str],
 ) -> list[str]:
+    """The videos that all folders hold, sorted; a difference is an error or a note."""
     common = set(label_files)
     for folder, files in zip(predictions, folders, strict=True):
-        for missing, present, where in ((set(label_files) - set(files), labels, folder), (set(files) - set(label_files), folder, labels)):
-            if not missing:
-                continue
-            listed = ", ".join(sorted(missing)[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-            if not how.common_videos:
-                raise DataError(f"{listed}: in {present} but not in {where}; add the files, or score the rest with --common-videos.")
-            notes.append(f"left out {len(missing)} video(s) that {where} does not hold: {', '.join(sorted(missing))}")
+        for missing, present, where in (
+            (set(label_files) - set(files), labels, folder),
+            (set(files) - set(label_files), folder, labels),
+        ):
+            if missing and not how.common_videos:
+                more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+                listed = ", ".join(sorted(missing)[:5]) + more
+                raise DataError(f"{listed}: in {present} but not in {where}; add the files, or score the "
+                                "rest with --common-videos.")
+            if missing:
+                videos = ", ".join(sorted(missing))
+                notes.append(f"left out {len(missing)} video(s) that {where} does not hold: {videos}")
         common &= set(files)
     if not common:
-        raise DataError(f"{labels} and {predictions[0]} have no video in common; files are matched by name, such as video41.")
-    return sorted(common, key=_natural)
+        raise DataError(f"{labels} and {predictions[0]} have no video in common; files are matched by name, "
+                        "such as video41.")
+    return sorted(common, key=natural_key)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key with numbers by value: video2 before video10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
-
-
-def _run_info(folder: Path, vocabulary: PhaseVocabulary) -> RunInfo | None:
-    info = read_run(folder) if folder.is_dir() else None
-    if info is not None:
-        if len(info.phases) != len(vocabulary):
-            raise DataError(f"{folder / 'run.json'} lists {len(info.phases)} phases, but {vocabulary.dataset} has {len(vocabulary)}.")
-        for index, (name, expected) in enumerate(zip(info.phases, vocabulary.names, strict=True)):
-            try:
-                agrees = vocabulary.id_of_name(name) == index
-            except DataError:
-                agrees = False
-            if not agrees:
-                raise DataError(f"{folder / 'run.json'}: phase {index} is {name!r} but {expected!r} in {vocabulary.dataset}.")
-    return info
+def _check_phases(path: Path, info: RunInfo, vocabulary: PhaseVocabulary) -> None:
+    """The run.json of the predictions must list the phases of the labels."""
+    if len(info.phases) != len(vocabulary):
+        raise DataError(f"{path} lists {len(info.phases)} phases, but {vocabulary.dataset} has "
+                        f"{len(vocabulary)}.")
+    for index, (name, expected) in enumerate(zip(info.phases, vocabulary.names, strict=True)):
+        try:
+            agrees = vocabulary.id_of_name(name) == index
+        except DataError:
+            agrees = False
+        if not agrees:
+            raise DataError(f"{path}: phase {index} is {name!r} but {expected!r} in {vocabulary.dataset}.")
 
 
 def _sample(truth: LabelRows, predicted: LabelRows, how: Matching, notes: list[str]) -> LabelRows:
-    """The label rows at the frames of the predictions, for labels that are denser than what was predicted."""
+    """The label rows at the frames of the predictions, for labels that are denser than the predictions."""
     index = np.minimum(np.searchsorted(truth.frame, predicted.frame), len(truth.frame) - 1)
     absent = truth.frame[index] != predicted.frame
     if absent.any():
         row = int(np.argmax(absent))
-        raise DataError(
-            f"{predicted.path} row {predicted.first_row + row} is frame {predicted.frame[row]}, which {truth.path} does not have: "
-            "mixed frame grids."
-        )
+        raise DataError(f"{predicted.at(row)} is frame {predicted.frame[row]}, which {truth.path} does not "
+                        "have: mixed frame grids.")
     step = predicted.step or 1
-    uncovered = int(truth.frame[-1] - predicted.frame[-1]) // step + int(predicted.frame[0] - truth.frame[0]) // step
+    first, last = int(predicted.frame[0]), int(predicted.frame[-1])
+    uncovered = (int(truth.frame[-1]) - last) // step + (first - int(truth.frame[0])) // step
     if uncovered > how.tolerance_rows:
-        raise DataError(
-            f"{predicted.path} covers frames {predicted.frame[0]} to {predicted.frame[-1]} of {truth.path}, whose rows go from "
-            f"{truth.frame[0]} to {truth.frame[-1]}: {uncovered} row(s) are missing. Predict them, or allow --tolerance {uncovered}."
-        )
+        raise DataError(f"{predicted.path} covers frames {first} to {last} of {truth.path}, whose rows go "
+                        f"from {truth.frame[0]} to {truth.frame[-1]}: {uncovered} row(s) are missing. "
+                        f"Predict them, or allow --tolerance {uncovered}.")
     if uncovered:
         notes.append(f"left out {uncovered} row(s) of {truth.path} beyond the predictions")
     time_s = None if truth.time_s is None else truth.time_s[index]
@@ -507,52 +524,28 @@ def _sample(truth: LabelRows, predicted: LabelRows, how: Matching, notes: list[s
 
 def _pair(name: str, truth: LabelRows, predicted: LabelRows, how: Matching, notes: list[str]) -> VideoPair:
     n_truth, n_predicted = len(truth.frame), len(predicted.frame)
-    rows = min(n_truth, n_predicted)
-    if not how.by_row:
-        differ = truth.frame[:rows] != predicted.frame[:rows]
-        if differ.any():
-            index = int(np.argmax(differ))
-            raise DataError(
-                f"{truth.path} row {truth.first_row + index} is frame {truth.frame[index]}, but {predicted.path} row "
-                f"{predicted.first_row + index} is frame {predicted.frame[index]}: mixed frame grids. If labels are denser, "
-                "--sample-labels takes their rows at the predicted frames; if ids mean nothing, --by-row pairs by order."
-            )
-    if n_truth != n_predicted:
+    rows, extra = min(n_truth, n_predicted), abs(n_truth - n_predicted)
+    differ = truth.frame[:rows] != predicted.frame[:rows]
+    if differ.any() and not how.by_row:
+        index = int(np.argmax(differ))
+        raise DataError(f"{truth.at(index)} is frame {truth.frame[index]}, but {predicted.at(index)} is "
+                        f"frame {predicted.frame[index]}: mixed frame grids. If labels are denser, "
+                        "--sample-labels takes their rows at the predicted frames; if ids mean nothing, "
+                        "--by-row pairs by order.")
+    if extra:
         longer = truth if n_truth > n_predicted else predicted
-        if abs(n_truth - n_predicted) > how.tolerance_rows:
-            raise DataError(
-                f"{name}: {truth.path} has {n_truth} rows and {predicted.path} {n_predicted}; {longer.path} goes on at row "
-                f"{longer.first_row + rows}. Give equal lengths, or allow it with --tolerance {abs(n_truth - n_predicted)}."
-            )
-        notes.append(f"cut the last {abs(n_truth - n_predicted)} row(s) of {longer.path}")
-    labels = truth.phase[:rows]
+        if extra > how.tolerance_rows:
+            raise DataError(f"{name}: {truth.path} has {n_truth} rows and {predicted.path} {n_predicted}; "
+                            f"{longer.path} continues at row {longer.first_row + rows}. Give equal lengths, "
+                            f"or allow it with --tolerance {extra}.")
+        notes.append(f"cut the last {extra} row(s) of {longer.path}")
+    labels, probabilities = truth.phase[:rows], predicted.probabilities
     if not (labels >= 0).any():
         raise DataError(f"{truth.path} labels none of its rows; there is nothing to score.")
-    return VideoPair(name, labels, predicted.phase[:rows], _checked(predicted, rows))
-
-
-def _checked(predicted: LabelRows, rows: int) -> FloatArray | None:
-    values = predicted.probabilities
-    if values is None:
-        return None
-    wrong = no_distribution(values)
-    if wrong.any():
-        index = int(np.argmax(wrong))
-        raise DataError(f"{predicted.path} row {predicted.first_row + index}: probabilities must lie between 0 and 1 and sum to 1.")
-    return values[:rows]
-
-
-def rows_per_second(rows: LabelRows) -> float | None:
-    """Rows per second told by the time column, to four digits."""
-    if rows.time_s is None or len(rows.time_s) < 2:
-        return None
-    span = float(rows.time_s[-1] - rows.time_s[0])
-    if not (np.diff(rows.time_s) > 0).all():
-        raise DataError(f"{rows.path} row {rows.first_row + 1 + int(np.argmax(np.diff(rows.time_s) <= 0))}: time_s does not increase.")
-    return float(f"{(len(rows.time_s) - 1) / span:.4g}")
-
-
-def check_rate(fps: float, found: float | None, where: str) -> None:
-    """Refuse a rate that was given when the files have another one."""
-    if found is not None and abs(found - fps) > 1e-3 * fps:
-        raise DataError(f"--fps {fps:g} was given, but the time column of {where} has {found:g} rows per second.")
+    if probabilities is not None:
+        wrong = no_distribution(probabilities)
+        if wrong.any():
+            where = predicted.at(int(np.argmax(wrong)))
+            raise DataError(f"{where}: probabilities must lie between 0 and 1 and sum to 1.")
+        probabilities = probabilities[:rows]
+    return VideoPair(name, labels, predicted.phase[:rows], probabilities)

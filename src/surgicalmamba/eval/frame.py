@@ -1,18 +1,24 @@
-"""The relaxed boundary: close to an annotated change of phase, predicting the neighbouring phase is forgiven.
+"""Scores that count rows: confusion matrices, scores per phase with rules for undefined values, means, and
+the relaxed boundary.
 
-Three modes, because the field's script does not do what it says:
+Confusion matrices have annotations in rows and predictions in columns. Scores are percentages; nan means
+undefined, and every later mean leaves it out. For a phase that is *missing* (not annotated in the video) or
+*silent* (never predicted in it) the four rules are
 
-- `published`: identical to the MATLAB script behind most relaxed numbers in print, its defect included. In each annotated segment the
-  first W rows forgive the previous phase. For the last W rows the script finds the rows that predict the next phase, but then clears the
-  rows at the same offsets from the *start* of the segment. So early changes stay errors unless the segment is no longer than W, and
-  unrelated errors near the start of a segment are erased.
-- `repaired`: the same rules with the last W rows cleared where they stand.
-- `symmetric`: no rules at all. The first W rows of a segment forgive the phase of the segment before it, the last W rows that of the
-  segment after it, whatever their numbers.
+| case               | score               | A   | B   | C   | Z |
+|--------------------|---------------------|-----|-----|-----|---|
+| present, silent    | precision           | nan | nan | nan | 0 |
+| present, silent    | recall, f1, jaccard | 0   | 0   | 0   | 0 |
+| missing, predicted | precision           | 0   | nan | 0   | 0 |
+| missing, predicted | recall              | nan | nan | nan | 0 |
+| missing, predicted | f1, jaccard         | 0   | nan | 0   | 0 |
+| missing, silent    | precision           | nan | nan | 100 | 0 |
+| missing, silent    | recall              | nan | nan | nan | 0 |
+| missing, silent    | f1, jaccard         | nan | nan | 100 | 0 |
 
-The first two know "previous" and "next" as differences of phase numbers, so they only make sense where the numbers follow the order of
-the procedure. `RULES` holds the differences in use; SV-RCNet's copy of the script lists fewer early ones for the last two phases of
-Cholec80, which changes nothing, because no phase has such a number."""
+A leaves out only what is 0/0 and so punishes false alarms; B leaves out a missing phase whatever was
+predicted; C rewards correct silence; Z counts every undefined value as zero, so that even a perfect system
+stays below 100 where phases are missing."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,26 +28,6 @@ import numpy as np
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray, VideoPair
 from surgicalmamba.eval.segments import find_segments
-
-# Precision, recall, F1 and Jaccard of one phase in one video, and what they are when they are undefined.
-#
-# Confusion matrices have annotations in rows and predictions in columns. Scores are percentages; nan means undefined, and every later mean
-# leaves it out. For a phase that is *missing* (not annotated in the video) or *silent* (never predicted in it) the four rules are
-#
-# | case               | score              | A   | B   | C   | Z |
-# |--------------------|--------------------|-----|-----|-----|---|
-# | present, silent    | precision          | nan | nan | nan | 0 |
-# | present, silent    | recall, f1, jaccard| 0   | 0   | 0   | 0 |
-# | missing, predicted | precision          | 0   | nan | 0   | 0 |
-# | missing, predicted | recall             | nan | nan | nan | 0 |
-# | missing, predicted | f1, jaccard        | 0   | nan | 0   | 0 |
-# | missing, silent    | precision          | nan | nan | 100 | 0 |
-# | missing, silent    | recall             | nan | nan | nan | 0 |
-# | missing, silent    | f1, jaccard        | nan | nan | 100 | 0 |
-#
-# A leaves out only what is 0/0 and so punishes false alarms; B leaves out a missing phase whatever was predicted;
-# C rewards correct silence; Z counts every undefined value as zero, so that even a perfect system stays below 100 where phases are missing.
-
 
 UndefinedRule = Literal["A", "B", "C", "Z"]
 
@@ -60,7 +46,8 @@ def confusion_matrices(videos: list[VideoPair], n_phases: int) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The four scores per phase, in percent; leading axes are those of the confusion matrices they came from."""
+    """The four scores per phase, in percent; leading axes are those of the confusion matrices they came
+    from."""
 
     precision: FloatArray
     recall: FloatArray
@@ -77,19 +64,15 @@ def percent(part: IntArray | FloatArray, whole: IntArray | FloatArray) -> FloatA
 def cell_scores(confusion: IntArray, rule: UndefinedRule = "A") -> Cells:
     """Scores per phase from confusion matrices (..., k, k), undefined values by the named rule."""
     hits = np.diagonal(confusion, axis1=-2, axis2=-1)
-    annotated = confusion.sum(axis=-1)
-    predicted = confusion.sum(axis=-2)
-    scores = [
-        percent(hits, predicted),
-        percent(hits, annotated),
-        percent(2 * hits, annotated + predicted),
-        percent(hits, annotated + predicted - hits),
-    ]
+    annotated, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    precision, recall = percent(hits, predicted), percent(hits, annotated)
+    f1, jaccard = percent(2 * hits, annotated + predicted), percent(hits, annotated + predicted - hits)
+    scores = [precision, recall, f1, jaccard]
     if rule == "B":
         scores = [np.where(annotated == 0, np.nan, score) for score in scores]
     elif rule == "C":
         silence = (annotated == 0) & (predicted == 0)
-        scores = [score if index == 1 else np.where(silence, 100.0, score) for index, score in enumerate(scores)]
+        scores = [score if score is recall else np.where(silence, 100.0, score) for score in scores]
     elif rule == "Z":
         scores = [np.nan_to_num(score, nan=0.0) for score in scores]
     return Cells(*scores)
@@ -106,10 +89,21 @@ def balanced_accuracy(confusion: IntArray) -> FloatArray:
 
 
 def inflated_f1(precision: FloatArray, recall: FloatArray) -> FloatArray:
-    """Harmonic mean of an averaged precision and an averaged recall. Some papers print it as F1; it is never less than the averaged F1
-    where all cells are defined."""
+    """Harmonic mean of an averaged precision and an averaged recall. Some papers print it as F1; it is never
+    less than the averaged F1 where all cells are defined."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(precision + recall == 0, 0.0, 2 * precision * recall / (precision + recall))
+
+
+# Means and spreads. A score lives in an array runs x videos x phases with undefined cells. There are three
+# ways to average it, and they differ as soon as one cell is undefined: `mean_phases`, over runs and videos
+# within each phase, then over phases (the order of the field's MATLAB script); `mean_videos`, over phases
+# within each run and video, then over videos and runs (macro scores per video); `mean_cells`, over all
+# defined cells at once. Spreads are sample deviations (N - 1): `std_phases` over the phase means,
+# `std_videos` over the video means (runs and phases averaged first), `std_runs` over the run means, undefined
+# for a single run.
+
+Summary = dict[str, float]
 
 
 def nan_mean(values: FloatArray, axis: int | tuple[int, ...] | None = None) -> FloatArray:
@@ -121,7 +115,8 @@ def nan_mean(values: FloatArray, axis: int | tuple[int, ...] | None = None) -> F
 
 
 def nan_std(values: FloatArray, axis: int | None = None) -> FloatArray:
-    """Sample standard deviation (N - 1) of the defined values along an axis; nan where fewer than two are defined."""
+    """Sample standard deviation (N - 1) of the defined values along an axis; nan where fewer than two are
+    defined."""
     defined = ~np.isnan(values)
     count = defined.sum(axis=axis)
     centre = nan_mean(values, axis) if axis is None else np.expand_dims(nan_mean(values, axis), axis)
@@ -130,67 +125,68 @@ def nan_std(values: FloatArray, axis: int | None = None) -> FloatArray:
         return np.asarray(np.sqrt(np.where(count > 1, squares / (count - 1.0), np.nan)))
 
 
-# Means and spreads, each under its own name.
-#
-# A score lives in an array runs x videos x phases with undefined cells. There are three ways to average it, and they part as soon as one
-# cell is undefined:
-#
-# - `mean_phases`: over runs and videos within each phase, then over phases (the order of the field's MATLAB script);
-# - `mean_videos`: over phases within each run and video, then over videos and runs (macro scores per video);
-# - `mean_cells`: over all defined cells at once.
-#
-# Spreads are sample deviations (N - 1): `std_phases` over the phase means, `std_videos` over the video means (runs and phases averaged
-# first), `std_runs` over the run means, undefined for a single run.
-
-
-Summary = dict[str, float]
-
-
 def summarise_phases(values: FloatArray) -> Summary:
-    """Summary of a phase score (r, v, k). `mean` is `mean_phases`; phases that are never defined are left out of it."""
+    """Summary of a phase score (r, v, k). `mean` is `mean_phases`; phases that are never defined are left out
+    of it."""
     by_phase = nan_mean(values, axis=(0, 1))
-    by_run = nan_mean(nan_mean(values, axis=1), axis=1)
-    by_video = nan_mean(values, axis=(0, 2))
     return {
         "mean": float(nan_mean(by_phase)),
         "std_phases": float(nan_std(by_phase)),
         "mean_videos": float(nan_mean(nan_mean(values, axis=2))),
-        "std_videos": float(nan_std(by_video)),
+        "std_videos": float(nan_std(nan_mean(values, axis=(0, 2)))),
         "mean_cells": float(nan_mean(values)),
-        "std_runs": float(nan_std(by_run)),
+        "std_runs": float(nan_std(nan_mean(nan_mean(values, axis=1), axis=1))),
     }
 
 
 def summarise_videos(values: FloatArray) -> Summary:
     """Summary of a score with one value per run and video (r, v)."""
-    return {
-        "mean": float(nan_mean(values)),
-        "std_videos": float(nan_std(nan_mean(values, axis=0))),
-        "std_runs": float(nan_std(nan_mean(values, axis=1))),
-    }
+    by_video, by_run = nan_mean(values, axis=0), nan_mean(values, axis=1)
+    mean = float(nan_mean(values))
+    return {"mean": mean, "std_videos": float(nan_std(by_video)), "std_runs": float(nan_std(by_run))}
+
+
+def summarise_runs(values: FloatArray) -> Summary:
+    """Summary of a score with one value per run (r,)."""
+    return {"mean": float(nan_mean(values)), "std_runs": float(nan_std(values))}
 
 
 def summarise_each_phase(values: FloatArray) -> list[Summary]:
-    """Per phase of (r, v, k): mean over its defined cells, deviation over videos (0 if one video has it), over runs, and the video
-    count."""
+    """Per phase of (r, v, k): mean over its defined cells, deviation over videos (0 if one video has it),
+    over runs, and the number of videos."""
     summaries = []
     for phase in range(values.shape[2]):
         column = values[:, :, phase]
-        by_video = nan_mean(column, axis=0)
-        videos = int(np.count_nonzero(~np.isnan(by_video)))
-        spread = 0.0 if videos == 1 else float(nan_std(by_video))
-        summaries.append(
-            {"mean": float(nan_mean(column)), "std_videos": spread, "std_runs": float(nan_std(nan_mean(column, axis=1))), "videos": videos}
-        )
+        summary = summarise_videos(column)
+        videos = int(np.count_nonzero(~np.isnan(nan_mean(column, axis=0))))
+        summaries.append(summary | {"videos": videos} | ({"std_videos": 0.0} if videos == 1 else {}))
     return summaries
 
+
+# The relaxed boundary: close to an annotated change of phase, predicting the neighbouring phase is forgiven.
+# There are three modes, because the field's script does not do what it says:
+#
+# - `published`: identical to the MATLAB script behind most relaxed numbers in print, with its defect. In each
+#   annotated segment the first W rows forgive the previous phase. For the last W rows the script finds the
+#   rows that predict the next phase, but then clears the rows at the same offsets from the *start* of the
+#   segment. So early changes stay errors unless the segment is no longer than W, and unrelated errors near
+#   the start of a segment are erased.
+# - `repaired`: the same rules with the last W rows cleared at their own place.
+# - `symmetric`: no rules. The first W rows of a segment forgive the phase of the segment before it, the last
+#   W rows that of the segment after it, whatever their numbers.
+#
+# The first two define "previous" and "next" by differences of phase numbers, so they only make sense where
+# the numbers follow the order of the procedure. `RULES` holds the differences in use; SV-RCNet's copy of the
+# script lists fewer early ones for the last two phases of Cholec80, which changes nothing, because no phase
+# has such a number.
 
 RelaxedMode = Literal["published", "repaired", "symmetric"]
 
 
 @dataclass(frozen=True)
 class RelaxedRules:
-    """Forgiven differences predicted - annotated, by annotated phase (0-based); phases that are not listed use -1 late and +1 early."""
+    """Forgiven differences predicted - annotated, by annotated phase (0-based); phases that are not listed
+    use -1 late and +1 early."""
 
     name: str
     n_phases: int | None
@@ -209,9 +205,12 @@ class RelaxedRules:
 
 
 RULES = {
-    "cholec80": RelaxedRules("cholec80", 7, late={5: (-1, -2), 6: (-1, -2)}, early={3: (1, 2), 4: (1, 2), 5: (1, 2), 6: (1, 2)}),
-    "m2cai16": RelaxedRules("m2cai16", 8, late={6: (-1, -2), 7: (-1, -2)}, early={4: (1, 2), 5: (1, 2), 6: (1, 2), 7: (1, 2)}),
-    "neighbours": RelaxedRules("neighbours", None, late={}, early={}),
+    rules.name: rules
+    for rules in (
+        RelaxedRules("cholec80", 7, dict.fromkeys((5, 6), (-1, -2)), dict.fromkeys((3, 4, 5, 6), (1, 2))),
+        RelaxedRules("m2cai16", 8, dict.fromkeys((6, 7), (-1, -2)), dict.fromkeys((4, 5, 6, 7), (1, 2))),
+        RelaxedRules("neighbours", None, {}, {}),
+    )
 }
 
 
@@ -221,17 +220,21 @@ def rules_for(name: str, n_phases: int) -> RelaxedRules:
         raise ConfigError(f"unknown relaxed rules {name!r}; known are {', '.join(sorted(RULES))}.")
     rules = RULES[name]
     if rules.n_phases not in (None, n_phases):
-        raise ConfigError(
-            f"relaxed rules {name!r} are written for {rules.n_phases} phases, not {n_phases}; use 'neighbours' or the symmetric mode."
-        )
+        raise ConfigError(f"relaxed rules {name!r} are written for {rules.n_phases} phases, not {n_phases}; "
+                          "use 'neighbours' or the symmetric mode.")
     return rules
 
 
 def forgiven_rows(
-    truth: IntArray, predicted: IntArray, mode: RelaxedMode, window_rows: int, n_phases: int, rules: RelaxedRules | None
+    truth: IntArray,
+    predicted: IntArray,
+    mode: RelaxedMode,
+    window_rows: int,
+    n_phases: int,
+    rules: RelaxedRules | None,
 ) -> BoolArray:
-    """Rows that count as right: predicted right, or forgiven. Rows without annotation are right in mode `published`, as in the script, and
-    False in the other modes, which leave them out."""
+    """Rows that count as right: predicted right, or forgiven. Rows without annotation are right in mode
+    `published`, as in the script, and False in the other modes, which leave them out."""
     segments = find_segments(truth, keep_gaps=True)
     of_row = np.repeat(np.arange(len(segments)), segments.length)
     window = np.minimum(window_rows, segments.length)
@@ -240,9 +243,8 @@ def forgiven_rows(
     tail = segments.stop[of_row] - rows <= window[of_row]
     labelled = truth >= 0
     if mode == "symmetric":
-        before = np.concatenate(([-1], segments.phase[:-1]))
-        after = np.concatenate((segments.phase[1:], [-1]))
-        right = (predicted == truth) | (head & (predicted == before[of_row])) | (tail & (predicted == after[of_row]))
+        before, after = np.append(-1, segments.phase[:-1])[of_row], np.append(segments.phase[1:], -1)[of_row]
+        right = (predicted == truth) | (head & (predicted == before)) | (tail & (predicted == after))
         return np.asarray(right & labelled)
     if rules is None:
         raise ConfigError(f"the {mode} relaxed mode needs rules; known are {', '.join(sorted(RULES))}.")
@@ -259,7 +261,8 @@ def forgiven_rows(
 
 @dataclass(frozen=True, eq=False)
 class RelaxedVideo:
-    """Relaxed scores of one video in percent; per phase nan where it is not annotated. `raw_*` are as computed, and may exceed 100."""
+    """Relaxed scores of one video in percent; per phase nan where it is not annotated. `raw_*` are as
+    computed, and may exceed 100."""
 
     accuracy: float
     jaccard: FloatArray
@@ -277,10 +280,16 @@ class RelaxedVideo:
 
 
 def score_relaxed(
-    truth: IntArray, predicted: IntArray, mode: RelaxedMode, window_rows: int, n_phases: int, rules: RelaxedRules
+    truth: IntArray,
+    predicted: IntArray,
+    mode: RelaxedMode,
+    window_rows: int,
+    n_phases: int,
+    rules: RelaxedRules,
 ) -> RelaxedVideo:
-    """The script's scores in mode `published` or `repaired`. A forgiven row is a hit of both phases concerned, while the denominators stay
-    strict: precision and recall can pass 100 and are no proportions."""
+    """The script's scores in mode `published` or `repaired`. A forgiven row is a hit of both phases
+    concerned, while the denominators stay strict: precision and recall can pass 100 and are no
+    proportions."""
     right = forgiven_rows(truth, predicted, mode, window_rows, n_phases, rules)
     if mode == "repaired":
         labelled = truth >= 0
@@ -291,11 +300,9 @@ def score_relaxed(
 
     annotated, claimed, both = count(truth), count(predicted), count(truth[truth == predicted])
     hits = count(truth[right]) + count(predicted[right]) - both
-    missing = annotated == 0
 
     def score(denominator: IntArray) -> FloatArray:
-        return np.where(missing, np.nan, percent(hits, denominator))
+        return np.where(annotated == 0, np.nan, percent(hits, denominator))
 
-    accuracy = float(percent(np.count_nonzero(right), len(truth)))  # type: ignore[arg-type]
-    return RelaxedVideo(accuracy, score(annotated + claimed - both), score(claimed), score(annotated))
-
+    share_right = 100.0 * np.count_nonzero(right) / len(truth)
+    return RelaxedVideo(share_right, score(annotated + claimed - both), score(claimed), score(annotated))

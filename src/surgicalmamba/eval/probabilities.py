@@ -8,10 +8,9 @@ from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 
 
 def average_precision(scores: FloatArray, positive: BoolArray) -> float:
-    """Area under the precision-recall steps, in percent: sum of precision x gain in recall over the distinct scores, highest first.
-
-    Rows with the same score enter together. nan without a positive row. This is the definition of scikit-learn and of GraSP's official
-    code."""
+    """Area under the precision-recall steps, in percent: sum of precision x gain in recall over the distinct
+    scores, highest first. Rows with the same score enter together. nan without a positive row. This is the
+    definition of scikit-learn and of GraSP's official code."""
     total = int(np.count_nonzero(positive))
     if total == 0:
         return float("nan")
@@ -27,20 +26,20 @@ def average_precisions(probabilities: FloatArray, truth: IntArray) -> FloatArray
     """Average precision of each phase against all others (k,), over the labelled rows."""
     labelled = truth >= 0
     kept, ids = probabilities[labelled], truth[labelled]
-    return np.array([average_precision(kept[:, phase], ids == phase) for phase in range(probabilities.shape[1])])
+    return np.array([average_precision(column, ids == phase) for phase, column in enumerate(kept.T)])
 
 
 def log_losses(probabilities: FloatArray, truth: IntArray) -> FloatArray:
-    """Minus the natural logarithm of the probability given to the truth, one value per labelled row; a zero counts as the smallest step of
-    float64 from 1, so that one certain mistake costs 36 nats and not infinity."""
+    """Minus the natural logarithm of the truth's probability, one value per labelled row; a zero counts as
+    the smallest step of float64 from 1, so that one certain mistake costs 36 nats and not infinity."""
     rows = np.flatnonzero(truth >= 0)
-    given = probabilities[rows, truth[rows]]
-    return -np.log(np.clip(given, np.finfo(np.float64).eps, 1.0))
+    return -np.log(np.clip(probabilities[rows, truth[rows]], np.finfo(np.float64).eps, 1.0))
 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Confidence (highest probability of a row) against accuracy in equally wide bins. Fractions; nan in empty bins."""
+    """Confidence (highest probability of a row) against accuracy in equally wide bins. Fractions; nan in
+    empty bins."""
 
     edges: FloatArray
     count: IntArray
@@ -58,7 +57,8 @@ class Reliability:
 
 
 def reliability(probabilities: FloatArray, truth: IntArray, n_bins: int = 15) -> Reliability:
-    """Bins (edge, edge]; the row's guess is its most probable phase, and rows without annotation are left out."""
+    """Bins (edge, edge]; the row's guess is its most probable phase, and rows without annotation are left
+    out."""
     labelled = truth >= 0
     kept = probabilities[labelled]
     confidence = kept.max(axis=1, initial=0.0)

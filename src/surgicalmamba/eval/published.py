@@ -1,10 +1,11 @@
-"""The paper's published rows, as data with sources and warnings (`published/<dataset>.yaml`), and one's own row beside them."""
+"""The paper's published rows, as data with sources and warnings (`published/<dataset>.yaml`), and one's own
+row beside them."""
 
 from dataclasses import dataclass
 from importlib.resources import files
 
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.eval.score import Json, Report
+from surgicalmamba.eval.score import Json, Report, to_json
 
 _SHIPPED = files("surgicalmamba.eval").joinpath("published")
 
@@ -19,6 +20,12 @@ class PublishedRow:
     method: str
     values: dict[str, Value]
     warning: str | None = None
+
+    def as_dict(self) -> dict[str, Json]:
+        entry: dict[str, Json] = {"method": self.method}
+        for metric, (mean, spread) in self.values.items():
+            entry[metric] = to_json({"mean": mean, "spread": spread})
+        return entry if self.warning is None else entry | {"warning": self.warning}
 
 
 @dataclass(frozen=True)
@@ -49,16 +56,17 @@ class PublishedTable:
         """JSON form, with one's own rows under `own_rows` where a report is given."""
         blocks: list[Json] = []
         for block in self.blocks:
-            entry: dict[str, Json] = {"title": block.title, "protocols": list(block.protocols), "warnings": list(block.warnings)}
-            entry["rows"] = [_row_json(row) for row in block.rows]
-            entry["own_rows"] = [_row_json(row) for row in own_rows(block, report)] if report is not None else []
-            blocks.append(entry)
+            own = own_rows(block, report) if report is not None else []
+            entry: dict[str, Json] = {"title": block.title, "protocols": list(block.protocols)}
+            entry |= {"warnings": list(block.warnings), "rows": [row.as_dict() for row in block.rows]}
+            blocks.append(entry | {"own_rows": [row.as_dict() for row in own]})
         return {"dataset": self.dataset, "source": self.source, "blocks": blocks}
 
 
 def published_datasets() -> list[str]:
     """Datasets with published rows."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in _SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+    names = (entry.name for entry in _SHIPPED.iterdir())
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
 
 
 def load_published(dataset: str) -> PublishedTable:
@@ -102,8 +110,9 @@ def _row(row: dict[str, object], metrics: list[str]) -> PublishedRow:
 
 
 def own_rows(block: PublishedBlock, report: Report) -> list[PublishedRow]:
-    """One's own numbers under each protocol of a block, with the spread that the field prints: over videos for accuracy, over phase
-    means for the rest. Average precision is pooled, so its spread over videos belongs to a row of its own."""
+    """One's own numbers under each protocol of a block, with the spread that the field prints: over videos
+    for accuracy, over phase means for the rest. Average precision is pooled, so its spread over videos
+    belongs to a row of its own."""
     rows = []
     for protocol in block.protocols:
         if protocol not in report.scores:
@@ -117,15 +126,6 @@ def own_rows(block: PublishedBlock, report: Report) -> list[PublishedRow]:
                 values[metric] = (summary["mean"], spread)
         rows.append(PublishedRow(f"yours, {protocol}", values))
         if "map_by_video" in metrics and "map" in block.metrics:
-            by_video = metrics["map_by_video"]
-            rows.append(PublishedRow("yours, map per video", {"map": (by_video["mean"], by_video["std_videos"])}))
+            it = metrics["map_by_video"]
+            rows.append(PublishedRow("yours, map per video", {"map": (it["mean"], it["std_videos"])}))
     return rows
-
-
-def _row_json(row: PublishedRow) -> dict[str, Json]:
-    entry: dict[str, Json] = {"method": row.method}
-    for metric, (mean, spread) in row.values.items():
-        entry[metric] = {"mean": mean if mean == mean else None, "spread": spread if spread is not None and spread == spread else None}
-    if row.warning is not None:
-        entry["warning"] = row.warning
-    return entry

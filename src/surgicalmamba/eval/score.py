@@ -1,9 +1,11 @@
-"""What scoring returns: numbers with the name of their protocol and its settings, as a mapping, as text and as JSON."""
+"""What scoring takes and returns: the settings of a protocol, and its numbers as a mapping, as text and as
+JSON.
+
+A number always carries the name of its protocol and the settings it was computed with."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TypeAlias
 
 from surgicalmamba.errors import ConfigError
@@ -12,11 +14,89 @@ from surgicalmamba.eval.pairs import FloatArray, VideoPair
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | int | bool | None"
 
+NOT_PRINTED = ("inflated_macro_f1", "inflated_macro_f1_upper_bound")
+"""Metrics for readers of papers that print them as F1, which they exceed: in JSON and by their key, not in
+tables."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a protocol needs besides the labels: phase names, rows per second and the relaxed boundary."""
+
+    names: tuple[str, ...]
+    fps: float = 1.0
+    """Rows per second of the label files, not of the video they were made from."""
+    fps_source: str = "given"
+    window_s: float = 10.0
+    rules: RelaxedRules | None = None
+    n_bins: int = 15
+
+    def __post_init__(self) -> None:
+        if not (self.fps > 0 and math.isfinite(self.fps)):
+            raise ConfigError(f"fps={self.fps} is not a rate: give the rows per second of the label files, "
+                              "such as 1.")
+        if not (self.window_s >= 0 and math.isfinite(self.window_s)):
+            raise ConfigError(f"window_s={self.window_s} is not a duration: give seconds, such as 10.")
+
+    @property
+    def n_phases(self) -> int:
+        return len(self.names)
+
+    @property
+    def window_rows(self) -> int:
+        return round(self.window_s * self.fps)
+
+    def require_rules(self, protocol: str) -> RelaxedRules:
+        if self.rules is None:
+            known = ", ".join(sorted(RULES))
+            raise ConfigError(f"{protocol} finds neighbouring phases by their numbers and has no rules for "
+                              f"these {self.n_phases} phases: name rules ({known}), or use "
+                              "relaxed-symmetric, which needs none.")
+        return self.rules
+
+    @staticmethod
+    def videos(runs: list[list[VideoPair]]) -> tuple[str, ...]:
+        return tuple(video.name for video in runs[0])
+
+    def describe(
+        self, runs: list[list[VideoPair]], undefined: str | None = None, relaxed: bool = False
+    ) -> dict[str, Json]:
+        """The settings that go with a number."""
+        stated: dict[str, Json] = {"videos": len(runs[0]), "runs": len(runs)}
+        stated["rows"] = sum(len(video.truth) for video in runs[0])
+        stated["unlabelled_rows"] = sum(int((~video.labelled).sum()) for video in runs[0])
+        stated |= {"fps": self.fps, "fps_source": self.fps_source}
+        if undefined is not None:
+            stated["undefined"] = undefined
+        if relaxed:
+            stated |= {"window_s": self.window_s, "rules": self.rules.name if self.rules else None}
+        return stated
+
+
+class _AsMapping(Mapping[str, Json]):
+    """A mapping with the keys of the JSON output."""
+
+    def as_dict(self) -> dict[str, Json]:
+        raise NotImplementedError
+
+    def __getitem__(self, key: str) -> Json:
+        return self.as_dict()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.as_dict())
+
+    def __len__(self) -> int:
+        return len(self.as_dict())
+
+    def __repr__(self) -> str:
+        return str(self)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Score(Mapping[str, Json]):
-    """The numbers of one protocol. As a mapping it has the keys of the JSON output: one per metric, `per_phase`, `per_video`, `settings`,
-    `warnings`. `by_run` holds each metric per run and video (r, v), for comparing systems."""
+class Score(_AsMapping):
+    """The numbers of one protocol. As a mapping it has the keys of the JSON output: one per metric,
+    `per_phase`, `per_video`, `settings`, `warnings`. `by_run` holds each metric per run and video (r, v), for
+    comparing systems."""
 
     protocol: str
     metrics: dict[str, Summary]
@@ -29,44 +109,38 @@ class Score(Mapping[str, Json]):
     """Further keys of the JSON output, such as the list of transitions of the segmental protocol."""
 
     @property
+    def printed(self) -> dict[str, Summary]:
+        """The metrics that tables show."""
+        return {name: summary for name, summary in self.metrics.items() if name not in NOT_PRINTED}
+
+    @property
     def by_video(self) -> dict[str, FloatArray]:
         """Each metric per video, runs averaged."""
         return {metric: nan_mean(values, axis=0) for metric, values in self.by_run.items()}
 
     def as_dict(self) -> dict[str, Json]:
         by_video = self.by_video
-        document: dict[str, object] = {**self.metrics, "per_phase": self.per_phase}
-        document["per_video"] = {
-            video: {metric: float(values[index]) for metric, values in by_video.items()} for index, video in enumerate(self.videos)
+        per_video = {
+            video: {metric: float(values[index]) for metric, values in by_video.items()}
+            for index, video in enumerate(self.videos)
         }
-        document |= self.details
-        document["settings"] = self.settings
-        document["warnings"] = list(self.warnings)
+        document: dict[str, object] = {**self.metrics, "per_phase": self.per_phase, "per_video": per_video}
+        document |= {**self.details, "settings": self.settings, "warnings": list(self.warnings)}
         plain = to_json(document)
         assert isinstance(plain, dict)
         return plain
 
-    def __getitem__(self, key: str) -> Json:
-        return self.as_dict()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.as_dict())
-
-    def __len__(self) -> int:
-        return len(self.as_dict())
-
     def __str__(self) -> str:
+        width = max(len(name) for name in self.printed)
         lines = [f"{self.protocol}: {state(self.settings)}"]
-        width = max(len(name) for name in self.metrics)
-        lines += [f"  {name:<{width}}  {describe(summary)}" for name, summary in self.metrics.items()]
+        lines += [f"  {name:<{width}}  {describe(summary)}" for name, summary in self.printed.items()]
         return "\n".join(lines + [f"  warning: {warning}" for warning in self.warnings])
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Report(Mapping[str, Json]):
-    """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols` and `skipped`."""
+class Report(_AsMapping):
+    """Several protocols over the same videos, with the keys of the JSON output: `videos`, `protocols` and
+    `skipped`."""
 
     scores: dict[str, Score]
     videos: tuple[str, ...]
@@ -76,24 +150,13 @@ class Report(Mapping[str, Json]):
         protocols: dict[str, Json] = {name: score.as_dict() for name, score in self.scores.items()}
         return {"videos": len(self.videos), "protocols": protocols, "skipped": dict(self.skipped)}
 
-    def __getitem__(self, key: str) -> Json:
-        return self.as_dict()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.as_dict())
-
-    def __len__(self) -> int:
-        return len(self.as_dict())
-
     def __str__(self) -> str:
         skipped = [f"{name}: not computed, {reason}" for name, reason in self.skipped.items()]
         return "\n".join([str(score) for score in self.scores.values()] + skipped)
 
-    __repr__ = __str__
-
 
 def state(settings: Mapping[str, Json]) -> str:
-    """The settings that a number never goes without, as text."""
+    """The settings that are always printed with a number, as text."""
     rate = f"{settings['fps']:g} row/s" + (" (assumed)" if settings["fps_source"] == "assumed" else "")
     parts = [f"{settings['videos']} video(s)", f"{settings['runs']} run(s)", rate]
     if "window_s" in settings:
@@ -107,10 +170,8 @@ def state(settings: Mapping[str, Json]) -> str:
 
 def describe(summary: Summary) -> str:
     """`94.16 ± 4.67 over videos`: the mean and the spread the field prints beside it, named."""
-    mean = summary.get("mean", math.nan)
-    text = f"{mean:7.2f}"
-    main = "std_phases" if "std_phases" in summary else "std_videos"
-    for key in (main, "std_runs"):
+    text = f"{summary.get('mean', math.nan):7.2f}"
+    for key in ("std_phases" if "std_phases" in summary else "std_videos", "std_runs"):
         if not math.isnan(summary.get(key, math.nan)):
             text += f" ± {summary[key]:.2f} over {key.removeprefix('std_')}"
     rest = {key: value for key, value in summary.items() if not key.startswith(("mean", "std_"))}
@@ -128,57 +189,3 @@ def to_json(value: object) -> Json:
     if value is None or isinstance(value, (str, int, bool)):
         return value
     raise TypeError(f"{type(value).__name__} has no JSON form here")
-
-
-# What a protocol has to know besides the labels, and what it states about itself.
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Phase names, rows per second and the relaxed boundary."""
-
-    names: tuple[str, ...]
-    fps: float = 1.0
-    """Rows per second of the label files, not of the video they were made from."""
-    fps_source: str = "given"
-    window_s: float = 10.0
-    rules: RelaxedRules | None = None
-    n_bins: int = 15
-
-    def __post_init__(self) -> None:
-        if not (self.fps > 0 and isfinite(self.fps)):
-            raise ConfigError(f"fps={self.fps} is not a rate: give the rows per second of the label files, such as 1.")
-        if not (self.window_s >= 0 and isfinite(self.window_s)):
-            raise ConfigError(f"window_s={self.window_s} is not a duration: give seconds, such as 10.")
-
-    @property
-    def n_phases(self) -> int:
-        return len(self.names)
-
-    @property
-    def window_rows(self) -> int:
-        return round(self.window_s * self.fps)
-
-    def require_rules(self, protocol: str) -> RelaxedRules:
-        if self.rules is None:
-            raise ConfigError(
-                f"{protocol} tells neighbouring phases by their numbers and has no rules for these {self.n_phases} phases: name rules "
-                f"({', '.join(sorted(RULES))}), or use relaxed-symmetric, which needs none."
-            )
-        return self.rules
-
-    @staticmethod
-    def videos(runs: list[list[VideoPair]]) -> tuple[str, ...]:
-        return tuple(video.name for video in runs[0])
-
-    def describe(self, runs: list[list[VideoPair]], undefined: str | None = None, relaxed: bool = False) -> dict[str, Json]:
-        """The settings that go with a number."""
-        stated: dict[str, Json] = {"videos": len(runs[0]), "runs": len(runs), "rows": sum(len(video.truth) for video in runs[0])}
-        stated["unlabelled_rows"] = sum(int((~video.labelled).sum()) for video in runs[0])
-        stated |= {"fps": self.fps, "fps_source": self.fps_source}
-        if undefined is not None:
-            stated["undefined"] = undefined
-        if relaxed:
-            stated |= {"window_s": self.window_s, "rules": self.rules.name if self.rules else None}
-        return stated
-

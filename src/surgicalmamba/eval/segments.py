@@ -1,16 +1,18 @@
-"""Segments: maximal runs of one phase. Edit score, overlap F1, over-segmentation and the latency of transitions.
+"""Segments: maximal runs of one phase. Edit score, overlap F1, over-segmentation and the latency of
+transitions.
 
-Rows without annotation (negative labels) are cut out of truth and prediction alike: a segment ends where they begin. Nothing here treats
-any phase as background."""
+Rows without annotation (negative labels) are cut out of truth and prediction alike: a segment ends where they
+begin. Nothing here treats any phase as background."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from surgicalmamba.eval.pairs import FloatArray, IntArray
+from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 
 BURST_REACH = 3.0
-"""Deviations from its peak at which a burst of the intensity at a boundary counts as over: 0.011 of its height is left."""
+"""Deviations from its peak at which a burst of the intensity at a boundary counts as over: 0.011 of its
+height is left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +54,14 @@ def edit_score(truth: Segments, predicted: Segments) -> float:
 
 
 def _levenshtein(first: IntArray, second: IntArray) -> int:
-    """Edit distance, bit-parallel after Myers and Hyyro: one column of the table of distances is held as the signs of its steps, `up` and
-    `down`, in two long integers. One pass per element of the shorter sequence, over the bits of the longer one."""
+    """Edit distance, bit-parallel after Myers and Hyyro: one column of the table of distances is held as the
+    signs of its steps, `up` and `down`, in two long integers. One pass per element of the shorter sequence,
+    over the bits of the longer one."""
     text, pattern = (first, second) if len(first) <= len(second) else (second, first)
-    symbols = set(pattern.tolist())
-    where = {symbol: int.from_bytes(np.packbits(pattern == symbol, bitorder="little").tobytes(), "little") for symbol in symbols}
+    where = {}
+    for symbol in set(pattern.tolist()):
+        bits = np.packbits(pattern == symbol, bitorder="little")
+        where[symbol] = int.from_bytes(bits.tobytes(), "little")
     full, last = (1 << len(pattern)) - 1, 1 << (len(pattern) - 1)
     up, down, distance = full, 0, len(pattern)
     for symbol in text.tolist():
@@ -72,8 +77,9 @@ def _levenshtein(first: IntArray, second: IntArray) -> int:
 def overlap_counts(truth: Segments, predicted: Segments, threshold: float) -> tuple[int, int, int]:
     """Hits, false alarms and misses at an IoU threshold (0.1, 0.25, 0.5).
 
-    Each predicted segment looks at the annotated segment of its phase with the highest IoU (the earlier one if two are equal); it is a
-    hit if that IoU reaches the threshold and no earlier prediction has taken the segment."""
+    Each predicted segment looks at the annotated segment of its phase with the highest IoU (the earlier one
+    if two are equal); it is a hit if that IoU reaches the threshold and no earlier prediction has taken the
+    segment."""
     best_iou, best_truth = _best_overlap(truth, predicted)
     claimed = best_truth[(best_iou >= threshold) & (best_iou > 0)]
     hits = len(set(claimed.tolist()))
@@ -81,14 +87,16 @@ def overlap_counts(truth: Segments, predicted: Segments, threshold: float) -> tu
 
 
 def _best_overlap(truth: Segments, predicted: Segments) -> tuple[FloatArray, IntArray]:
-    """Highest IoU of each predicted segment with an annotated one of its phase, and which. Linear in the number of segments: all starts and
-    stops cut the timeline into pieces, and each piece lies in one segment of either kind."""
+    """Highest IoU of each predicted segment with an annotated one of its phase, and which. Linear in the
+    number of segments: all starts and stops cut the timeline into pieces, and each piece lies in one segment
+    of either kind."""
     cuts = np.sort(np.concatenate((truth.start, truth.stop, predicted.start, predicted.stop)))
     cuts = cuts[np.append(True, np.diff(cuts) > 0)]
     left, length = cuts[:-1], np.diff(cuts)
     of_truth = np.searchsorted(truth.start, left, side="right") - 1
     of_predicted = np.searchsorted(predicted.start, left, side="right") - 1
-    same = (left < truth.stop[of_truth]) & (left < predicted.stop[of_predicted]) & (truth.phase[of_truth] == predicted.phase[of_predicted])
+    same = truth.phase[of_truth] == predicted.phase[of_predicted]
+    same &= (left < truth.stop[of_truth]) & (left < predicted.stop[of_predicted])
     of_truth, of_predicted, length = of_truth[same], of_predicted[same], length[same]
     iou = length / (truth.length[of_truth] + predicted.length[of_predicted] - length)
     order = np.lexsort((of_truth, -iou, of_predicted))
@@ -122,11 +130,12 @@ class Transitions:
 
 
 def find_transitions(truth: Segments, predicted: Segments) -> Transitions:
-    """Signed delay of each annotated change of phase, a segment of `before` that ends where one of `after` begins.
+    """Signed delay of each annotated change of phase, a segment of `before` that ends where one of `after`
+    begins.
 
-    The prediction notices it where one of its segments of phase `after` begins, at the earliest when the annotated `before` segment
-    begins and before the annotated `after` segment ends. The beginning nearest to the change counts, the earlier of two equally near
-    ones. Without any, the change is missed."""
+    The prediction notices it where one of its segments of phase `after` begins, at the earliest when the
+    annotated `before` segment begins and before the annotated `after` segment ends. The beginning nearest to
+    the change counts, the earlier of two equally near ones. Without any, the change is missed."""
     adjacent = np.flatnonzero(truth.stop[:-1] == truth.start[1:])
     row, after = truth.start[adjacent + 1], truth.phase[adjacent + 1]
     earliest, end = truth.start[adjacent], truth.stop[adjacent + 1]
@@ -141,12 +150,12 @@ def find_transitions(truth: Segments, predicted: Segments) -> Transitions:
             start = starts[candidate]
             valid = (start >= earliest[mine]) & (start < end[mine])
             offset = (start - row[mine]).astype(np.float64)
-            nearer = valid & ~(np.abs(offset) > np.abs(delay[mine]))  # the second candidate is the earlier one: it wins a tie
+            nearer = valid & ~(np.abs(offset) > np.abs(delay[mine]))  # the second candidate wins a tie
             delay[mine] = np.where(nearer, offset, delay[mine])
     return Transitions(row, truth.phase[adjacent], after, delay)
 
 
-def near_transition(truth: IntArray, window_rows: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def near_transition(truth: IntArray, window_rows: int) -> BoolArray:
     """Labelled rows at most `window_rows` before or after an annotated change of phase."""
     labelled = truth >= 0
     changes = np.flatnonzero((truth[1:] != truth[:-1]) & labelled[1:] & labelled[:-1]) + 1

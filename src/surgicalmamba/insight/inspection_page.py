@@ -36,8 +36,8 @@ from surgicalmamba.insight.inspection import (
     stillness,
 )
 from surgicalmamba.report.colours import colour, hatch
-from surgicalmamba.report.figures import draw_strip, draw_timelines, phase_patches
-from surgicalmamba.report.page import html_figure, html_table, write_page
+from surgicalmamba.report.figures import draw_ribbons, draw_strip, phase_patches
+from surgicalmamba.report.page import html_figure, html_lines, html_table, write_page
 from surgicalmamba.report.sections import provenance_line
 from surgicalmamba.report.tables import align, markdown_table, number
 from surgicalmamba.train.inside import around_boundaries, plane_similarity
@@ -75,7 +75,7 @@ def _ribbons(found: Inspection) -> View:
         "ribbons",
         "Ribbons",
         scores,
-        draw_timelines(list(found.rows.items()), found.dataset.phases, found.fps, found.video.id),
+        draw_ribbons(found.rows, found.dataset.phases, found.fps, found.video.id),
         "Phases over time; black above a ribbon marks errors.",
         "Annotated and predicted phases over time, errors in black",
         [[["", "strict accuracy, %"], *([name, number(score)] for name, score in scores.items())]],
@@ -286,14 +286,14 @@ def write_inspection(
     samples = f"{found.video.n_samples:,} samples at {found.fps:g} per second. {about['command']}"
     body = [
         f"<h1>{escape(name)} of {escape(dataset)}, seen from inside</h1>",
-        f'<p class="settings">{escape(samples)}</p>',
+        *html_lines("settings", [samples]),
     ]
     for view in views:
         body.append(f"<h2>{view.title}</h2>" if view.title else "")
         if view.figure is not None:
             body.append(html_figure(view.figure, out / "figures", view.name, view.caption))
         body += [html_table(table) for table in view.tables]
-        body += [f'<p class="note">{escape(note)}</p>' for note in view.notes]
+        body += html_lines("note", view.notes)
     write_page(out / "index.html", f"{name} from inside", body)
     results: dict[str, object] = {"study": "inspect", **about, "dataset": dataset, "video": name}
     results["block"] = found.block

@@ -1,6 +1,7 @@
 """Phase colours that stay apart for colour-blind readers, and in grey print with the help of hatching."""
 
-# Okabe and Ito's palette without black, ordered so that neighbouring phases differ in lightness as well as in hue.
+# Okabe and Ito's palette without black, ordered so that neighbouring phases differ in lightness as well as in
+# hue.
 _PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 _HATCHES = ("", "////", "....", "xxxx")
 

@@ -1,4 +1,5 @@
-"""A generated section of a Markdown page, and what must stand beside its numbers: date, code, machine and command."""
+"""A generated section of a Markdown page, and what must stand beside its numbers: date, code, machine and
+command."""
 
 import os
 import platform
@@ -16,10 +17,16 @@ from surgicalmamba.version import __version__
 
 
 def circumstances(command: str | None = None) -> dict[str, Json]:
-    """What a number needs beside it: date, machine, version of the code, and the command (the one that runs by default)."""
+    """What a number needs beside it: date, machine, version of the code, and the command (the one that
+    runs by default)."""
     command = command or "surgicalmamba " + shlex.join(sys.argv[1:])
-    machine: dict[str, Json] = {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
-    return {"date": date.today().isoformat(), "version": __version__, "commit": _commit(), "machine": machine, "command": command}
+    return {
+        "date": date.today().isoformat(),
+        "version": __version__,
+        "commit": _commit(),
+        "machine": {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()},
+        "command": command,
+    }
 
 
 def provenance_line(about: Mapping[str, Json]) -> str:
@@ -31,7 +38,8 @@ def provenance_line(about: Mapping[str, Json]) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the code that runs, when it runs from a clone; marked when the package was changed since."""
+    """The commit of the code that runs, when it runs from a clone; marked when the package was changed
+    since."""
     try:
         commit, changed = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):
@@ -40,9 +48,9 @@ def _commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    """What git says of the folder of the package."""
-    package = Path(__file__).parents[1]
-    return subprocess.run(["git", *arguments], cwd=package, capture_output=True, text=True, check=True).stdout.strip()
+    """The output of git in the folder of the package."""
+    command, package = ["git", *arguments], Path(__file__).parents[1]
+    return subprocess.run(command, cwd=package, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def slug(title: str) -> str:
@@ -51,7 +59,8 @@ def slug(title: str) -> str:
 
 
 def refresh_page(page: Path, key: str, section: str) -> None:
-    """Put a section in its place on the results page, between its two marks; a page or section that is not there is begun."""
+    """Put a section in its place on the results page, between its two marks; a page or section that is not
+    there is begun."""
     begin, end = f"<!-- study {key} -->", f"<!-- end {key} -->"
     text = page.read_text(encoding="utf-8") if page.is_file() else "# Results\n"
     block = f"{begin}\n{section}{end}\n"

@@ -1,4 +1,4 @@
-"""Results as plain text tables."""
+"""Results as tables of text: aligned for the terminal, or Markdown."""
 
 import math
 from collections.abc import Sequence
@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from surgicalmamba.eval.compare import Comparison, resampled_levels
 from surgicalmamba.eval.evaluate import Evaluation
 from surgicalmamba.eval.published import PublishedRow, PublishedTable, own_rows
-from surgicalmamba.eval.score import Report, Score
+from surgicalmamba.eval.score import NOT_PRINTED, Report, Score
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns side by side: the first to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows
-    ]
+    lines = []
+    for first, *others in rows:
+        cells = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return lines
 
 
 def markdown_table(rows: Sequence[Sequence[str]], align_right: bool = False) -> list[str]:
@@ -32,8 +34,10 @@ def number(value: float, digits: int = 2) -> str:
 def phase_rows(score: Score) -> list[list[str]]:
     """The per-phase table of a score: a header and one row per phase with each metric's mean."""
     metrics = list(next(iter(score.per_phase.values()), {}))
-    header = ["phase", *metrics]
-    return [header] + [[phase, *(number(cells[metric]["mean"]) for metric in metrics)] for phase, cells in score.per_phase.items()]
+    rows = [["phase", *metrics]]
+    for phase, cells in score.per_phase.items():
+        rows.append([phase, *(number(cells[metric]["mean"]) for metric in metrics)])
+    return rows
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
@@ -57,6 +61,8 @@ def comparison_rows(results: dict[str, Comparison]) -> list[list[str]]:
     """Header and one row per metric of a paired comparison."""
     rows = [["metric", "difference", "95 % interval", "better", "equal", "worse", "Wilcoxon p"]]
     for metric, result in results.items():
+        if metric in NOT_PRINTED:
+            continue
         interval = f"{number(result.low)} to {number(result.high)}"
         counts = [str(result.wins), str(result.ties), str(result.losses)]
         p_value = f"{result.wilcoxon_p:.2g}" if math.isfinite(result.wilcoxon_p) else "-"
@@ -69,7 +75,8 @@ def comparison_note(results: dict[str, Comparison]) -> str:
     some = next(iter(results.values()))
     note = f"The interval is over {resampled_levels(some.seeds, some.videos)}"
     if max(some.seeds) == 1:
-        return f"{note}: with one run of each system it does not show what other seeds would change, and neither does Wilcoxon's test."
+        other_seeds = "with one run of each system it does not show what other seeds would change"
+        return f"{note}: {other_seeds}, and neither does Wilcoxon's test."
     runs = f"{some.seeds[0]} and {some.seeds[1]} runs"
     return f"{note} ({runs}). Wilcoxon's test averages the runs of a video first and ignores how they differ."
 
@@ -88,7 +95,8 @@ def published_text(table: PublishedTable, report: Report | None = None) -> str:
                     notes.append(row.warning)
                 mark = f" [{notes.index(row.warning) + 1}]"
             rows.append([row.method + mark, *(_cell(row, metric) for metric in block.metrics)])
-        lines = [f"{block.title} (matching protocol: {block.protocols[0]})", *("  " + line for line in align(rows))]
+        lines = [f"{block.title} (matching protocol: {block.protocols[0]})"]
+        lines += ["  " + line for line in align(rows)]
         lines += [f"  note: {warning}." for warning in block.warnings]
         lines += [f"  [{index}] {note}." for index, note in enumerate(notes, start=1)]
         parts.append("\n".join(lines))
