@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive, Section
 from surgicalmamba.core.ssd import full_dtype
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.errors import InputError, NonFiniteError
-from surgicalmamba.model.backbone import BackboneConfig, ConvNeXt
+from surgicalmamba.errors import ConfigError, InputError, NonFiniteError
+from surgicalmamba.model.backbone import BACKBONES, BackboneConfig, ConvNeXt
 
 R = TypeVar("R", bound="RecognizerConfig")
 StateT = TypeVar("StateT", bound=LaneState)
@@ -94,6 +94,19 @@ class RecognizerConfig(Section):
             return self.backbone.widths[-1]
         assert self.d_feature is not None
         return self.d_feature
+
+    @classmethod
+    def preset_settings(cls, name: str) -> dict[str, object]:
+        """The settings that a preset of this name stands for: of any recognizer its frame encoder."""
+        if name not in BACKBONES:
+            raise ConfigError(f"unknown preset {name!r}; presets: {', '.join(BACKBONES)}.")
+        return {"backbone": BACKBONES[name].model_dump()}
+
+    def variant(self: R, name: str) -> R:
+        """The config with parts left out under a name; a recognizer without variants has `full` alone."""
+        if name != "full":
+            raise ConfigError(f"variant={name} is a variant of SurgicalMamba, and this network has none; leave it out.")
+        return self
 
 
 class Standardise(nn.Module):

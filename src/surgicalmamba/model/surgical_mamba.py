@@ -19,7 +19,7 @@ from surgicalmamba.core.rotation import Solve, coordinate_pairs, faster_form, re
 from surgicalmamba.core.ssd import full, full_dtype, in_full_precision, running_means, scan, warp_step
 from surgicalmamba.core.state import BlockState, Group, ModelState, PathState
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.backbone import BackboneConfig, FeedForward
+from surgicalmamba.model.backbone import BACKBONES, BackboneConfig, FeedForward
 from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 
@@ -196,6 +196,10 @@ class ModelConfig(RecognizerConfig):
         if name not in PRESETS:
             raise ConfigError(f"unknown preset {name!r}; presets: {', '.join(PRESETS)}.")
         return PRESETS[name].with_(**changes)
+
+    @classmethod
+    def preset_settings(cls, name: str) -> dict[str, object]:
+        return cls.preset(name).model_dump()
 
     def variant(self, name: str) -> "ModelConfig":
         """A row of the paper's component ablation, or a control of the rotation (see VARIANTS)."""
@@ -707,9 +711,7 @@ def _release() -> ModelConfig:
 
 
 def _tiny() -> ModelConfig:
-    encoder = BackboneConfig(depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0)
-    encoder = encoder.with_(layer_scale_init=0.1, micro_batch=64)
-    config = ModelConfig(d_model=128, n_blocks=2, backbone=encoder)
+    config = ModelConfig(d_model=128, n_blocks=2, backbone=BACKBONES["tiny"])
     return config.with_paths(d_state=32, d_head=32, rotation=RotationConfig(rank=4, d_hidden=32))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from surgicalmamba.config import load_config, override, save_config
+from surgicalmamba.config import Section, load_config, save_config
 from surgicalmamba.data.clips import ClipLoader, FeatureNoise
 from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.store import PreparedDataset, PreparedVideo
@@ -24,8 +24,8 @@ from surgicalmamba.eval.files import RunInfo, write_predictions, write_run
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
 from surgicalmamba.model.checkpoint import load_backbone, load_fitting
-from surgicalmamba.model.recognizer import AnyRecognizer, PreprocessConfig, RecognizerConfig
-from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
+from surgicalmamba.model.recognizer import AnyRecognizer, PreprocessConfig
+from surgicalmamba.model.registry import network_of
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World, join_world, leave_world, shard
 from surgicalmamba.train.inside import BoundaryFrames, Measured, boundary_frames, look_inside
@@ -101,44 +101,28 @@ def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
 
 
 def fit_network(config: TrainConfig, dataset: PreparedDataset) -> TrainConfig:
-    """The config with its network fitted to this dataset."""
-    fitted = fit_model(config, dataset)
-    if config.recognizer.name == DEFAULT:
-        return config.with_(model=fitted)
-    return config.with_(recognizer=config.recognizer.with_(settings=fitted.model_dump(mode="json")))
-
-
-def fit_model(config: TrainConfig, dataset: PreparedDataset) -> RecognizerConfig:
-    """The network's config for this dataset: its phases, its preparation, its feature width, the variant asked for.
-
-    What concerns a network's input (backbone, standardise) a peer takes from its own settings, or else from `model`."""
+    """The config with its network fitted to this dataset: its phases, its preparation, its feature width, the variant."""
     stored = dataset.manifest.settings
     made_with: dict[str, object] = {key: stored[key] for key in ("box", "size", "jpeg_quality", "sampling") if key in stored}
     preprocess = PreprocessConfig().with_(**made_with, fps=str(dataset.fps))
     changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases, "preprocess": preprocess}
-    name, settings = config.recognizer.name, config.recognizer.settings
-    backbone = settings.get("backbone", config.model.backbone)
     if dataset.kind == "features":
         changes |= {"backbone": None, "d_feature": dataset.d_feature}
-    elif backbone is None:
-        raise ConfigError(f"{dataset.folder} holds images but model.backbone is null; give a backbone or prepare features.")
-    if name == DEFAULT:
-        return config.model.with_(**changes).variant(config.variant)
-    shared = {"backbone": backbone, "standardise": config.model.standardise}
-    return network_of(name).config_class(**{**shared, **settings_of(name), **settings, **changes})
+    elif config.network.backbone is None:
+        raise ConfigError(f"{dataset.folder} holds images but recognizer.backbone is null; give a backbone or prepare features.")
+    return config.with_network(config.network.with_(**changes).variant(config.recognizer.variant))
 
 
 def check_network(config: TrainConfig) -> None:
-    """Refuse what cannot be meant, in a config fitted to its dataset: frozen stages at random values, a variant of another network."""
-    name, backbone = config.recognizer.name, config.network.backbone
-    if name != DEFAULT and config.variant != "full":
-        raise ConfigError(f"variant={config.variant} is a variant of SurgicalMamba, and recognizer={name} has none; leave one of them out.")
+    """Refuse a config, fitted to its dataset, whose frozen backbone stages would stay at random values."""
+    backbone = config.network.backbone
     has_weights = config.backbone_weights is not None or config.init is not None
     if backbone is not None and backbone.frozen_stages and not has_weights and not config.allow_random_frozen:
         n_stages = f"{backbone.frozen_stages} stage{'s' if backbone.frozen_stages > 1 else ''}"
         raise ConfigError(
-            f"backbone_weights is null, so the backbone's stem and {n_stages} would stay frozen at random values; give ImageNet weights "
-            "(backbone_weights=FILE_OR_HUB_ID), train all stages (model.backbone.frozen_stages=0), or accept it (allow_random_frozen=true)."
+            f"backbone_weights is null, so the backbone's stem and {n_stages} would stay frozen at random values; "
+            "give ImageNet weights (backbone_weights=FILE_OR_HUB_ID), train all stages "
+            "(recognizer.backbone.frozen_stages=0), or accept it (allow_random_frozen=true)."
         )
 
 
@@ -362,17 +346,17 @@ def summary(
 
 def provenance(config: TrainConfig, dataset: PreparedDataset, epoch: int) -> dict[str, object]:
     """What a checkpoint says about where it comes from."""
-    settings = json.loads(config.model_dump_json(exclude={"model", "run"}))
-    return {"dataset": dataset.name, "split": config.data.split, "seed": config.seed, "epoch": epoch, "training": settings}
+    settings = json.loads(config.model_dump_json(exclude={"recognizer", "run"}))
+    network = {key: getattr(config.recognizer, key) for key in ("name", "preset", "variant")}  # its settings are the checkpoint's own
+    about = {"dataset": dataset.name, "split": config.data.split, "seed": config.seed, "epoch": epoch}
+    return {**about, "training": {"recognizer": network, **settings}}
 
 
 # Overrides of a command line stand in what is trained: one that something else decides is refused, never dropped.
 
 
-SHARED_WITH_PEERS = ("model.backbone", "model.d_feature", "model.standardise")
-"""Settings of `model` that count for any network (`fit_model`)."""
 FROM_DATASET = ("n_phases", "phases", "d_feature", "preprocess")
-"""Settings of a network that its dataset decides (`fit_model`)."""
+"""Settings of a network that its dataset decides (`fit_network`)."""
 UNUSED_ON = {
     "features": ("data.augment", "optim.backbone_lr", "optim.backbone_lr_decay"),
     "frames": ("data.feature_dropout", "data.feature_jitter", "data.feature_grain"),
@@ -388,9 +372,9 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]
     return flat
 
 
-def given_names(overrides: Sequence[str]) -> list[str]:
+def given_names(overrides: Sequence[str], section: type[Section] = TrainConfig) -> list[str]:
     """The dotted names of the settings that overrides give, such as data.path; `data={path: x}` names the same."""
-    return list(flatten(override({}, overrides)))
+    return list(flatten(section.overridden({}, overrides)))
 
 
 def is_below(name: str, part: str) -> bool:
@@ -409,21 +393,13 @@ def refuse_unused(overrides: Sequence[str], config: TrainConfig, dataset: Prepar
 
 
 def _why_unused(name: str, value: object, trained: Mapping[str, object], config: TrainConfig, dataset: PreparedDataset) -> str | None:
-    network = config.recognizer.name
     if any(is_below(name, part) for part in UNUSED_ON[dataset.kind]):
         return f"{dataset.folder} holds {dataset.kind}"
-    if network != DEFAULT and is_below(name, "model"):
-        if not any(is_below(name, part) for part in SHARED_WITH_PEERS):
-            return f"it is SurgicalMamba's, and recognizer={network} has its own settings under recognizer.settings"
-        name = name.replace("model.", "recognizer.settings.", 1)
-    if not is_below(name, "model") and not is_below(name, "recognizer.settings"):
+    if not is_below(name, "recognizer") or trained.get(name) == value:
         return None
-    setting = name.removeprefix("model.").removeprefix("recognizer.settings.")
-    if any(is_below(setting, part) for part in FROM_DATASET) and trained.get(name) != value:
+    setting = name.removeprefix("recognizer.")
+    if any(is_below(setting, part) for part in FROM_DATASET):
         return f"{dataset.folder} decides it ({trained.get(name)})"
-    if is_below(setting, "backbone") and name not in trained:
+    if is_below(setting, "backbone"):
         return f"{dataset.folder} holds {dataset.kind}, so there is no backbone"
-    if network == DEFAULT and trained.get(name) != value:
-        return f"variant={config.variant} has no such part"
-    return None
-
+    return f"variant={config.recognizer.variant} has no such part"
