@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -21,6 +21,9 @@ from surgicalmamba.core.ssd import full_dtype
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.errors import ConfigError, InputError, NonFiniteError
 from surgicalmamba.model.backbone import BACKBONES, BackboneConfig, ConvNeXt
+
+if TYPE_CHECKING:
+    from surgicalmamba.model.surgical_mamba import Rotator, SurgicalMamba
 
 R = TypeVar("R", bound="RecognizerConfig")
 StateT = TypeVar("StateT", bound=LaneState)
@@ -101,6 +104,15 @@ class RecognizerConfig(Section):
         if name not in BACKBONES:
             raise ConfigError(f"unknown preset {name!r}; presets: {', '.join(BACKBONES)}.")
         return {"backbone": BACKBONES[name].model_dump()}
+
+    @property
+    def snapshot_frames(self) -> int:
+        """Frames between two snapshots of a live session: about a minute at one frame per second."""
+        return 64
+
+    def closes_after(self, frames_seen: int) -> bool:
+        """Whether a lane does more than its usual step after this many frames; such lanes are computed by themselves."""
+        return False
 
     def variant(self: R, name: str) -> R:
         """The config with parts left out under a name; a recognizer without variants has `full` alone."""
@@ -205,6 +217,22 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
     def remember(self, features: Tensor, state: StateT) -> StateT:
         """The memory after these frames. Override it where that costs less than the logits."""
         return self.advance(features, state).state
+
+    # What only some networks can do. Engines, sharded training and `inspect` ask here and never for a class.
+
+    def in_pieces(self) -> "SurgicalMamba | None":
+        """The network as one made of paths that close chunks, which engines capture piece by piece and `inspect` looks into.
+
+        None for a network that only the eager engine runs and only its predictions are shown of."""
+        return None
+
+    def rotators(self) -> "Mapping[str, Rotator]":
+        """The networks that rotate a carried state, by the name of their path; a validation measures them."""
+        return {}
+
+    def shard_units(self) -> list[nn.Module]:
+        """The parts that sharded training puts together one at a time. Raises ConfigError where training cannot be sharded."""
+        raise ConfigError(f"distributed=shard cannot split {self.name}; train it with distributed=replicate, it is small.")
 
     @property
     def n_phases(self) -> int:

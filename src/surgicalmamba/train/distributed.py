@@ -18,7 +18,6 @@ from torch import Tensor
 from surgicalmamba.core.state import BlockState, ModelState, PathState
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
 
 @dataclass(frozen=True)
@@ -109,15 +108,11 @@ def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     except ImportError:
         raise ConfigError("distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade.") from None
-    if not isinstance(model, SurgicalMamba):
-        raise ConfigError(f"distributed=shard splits SurgicalMamba; train {model.name} with distributed=replicate, it is small.")
-    check_shardable(model)
+    units = model.shard_units()
     # We change no output in place, which is what this warns of.
     warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
     _show_tensors_in_records()
     mesh = init_device_mesh(device.type, (world.size,))
-    units: list[torch.nn.Module] = [*model.blocks, model.head]
-    units += [] if model.backbone is None else [model.backbone]
     for unit in (*units, model):
         fully_shard(unit, mesh=mesh)
         assert isinstance(unit, FSDPModule)
@@ -125,16 +120,6 @@ def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
         unit.set_force_sum_reduction_for_comms(True)  # a sum, which every backend has
     for entry in ("encode", "advance"):
         register_fsdp_forward_method(model, entry)
-
-
-def check_shardable(model: SurgicalMamba) -> None:
-    """Refuse a slow chunk longer than a clip: some processes would rotate where others do not, and their gradients could not be joined."""
-    slow, clip_len = model.config.block.slow, model.config.clip_len
-    if slow.rotation is not None and slow.chunk_len > clip_len:
-        raise ConfigError(
-            f"block.slow.chunk_len={slow.chunk_len} exceeds clip_len={clip_len}, which distributed=shard cannot train; "
-            "use distributed=replicate or a shorter chunk."
-        )
 
 
 def _show_tensors_in_records() -> None:

@@ -15,7 +15,7 @@ from surgicalmamba.core.rotation import faster_form, regram
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 from surgicalmamba.eval.segments import BURST_REACH
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
-from surgicalmamba.model.surgical_mamba import Rotator, SurgicalMamba
+from surgicalmamba.model.surgical_mamba import Rotator
 from surgicalmamba.train.losses import UNLABELLED, phase_boundaries
 
 CHUNKS_AT_ONCE = 64
@@ -249,7 +249,7 @@ def look_inside(model: AnyRecognizer, most_chunks: int | None = MOST_CHUNKS) -> 
 
     `factors` of every rotator is replaced by itself with a note of its argument, and restored at the end. Outside the context
     nothing is recorded and nothing costs; engines that captured a model before are not affected."""
-    rotators = rotators_of(model)
+    rotators = model.rotators()
     inside = Inside(rotators, {name: ChunkSample(most_chunks) for name in rotators})
     try:
         for name, rotator in rotators.items():
@@ -266,14 +266,6 @@ def _recorded(factors: Factors, sample: ChunkSample) -> Factors:
         return factors(summary)
 
     return record
-
-
-def rotators_of(model: AnyRecognizer) -> dict[str, Rotator]:
-    """The rotators of SurgicalMamba by the name of their path; no other network has any."""
-    if not isinstance(model, SurgicalMamba):
-        return {}
-    paths = {f"{group}{i}" if group != "head" else group: path for group, of in model.rotating_paths().items() for i, path in enumerate(of)}
-    return {name: path.rotator for name, path in paths.items() if path.rotator is not None}
 
 
 @dataclass(frozen=True)
