@@ -1,4 +1,5 @@
-"""Settings of a training run. Where the paper is silent the authors' released value is the default, and the description says so."""
+"""Settings of a training run. Where the paper is silent the authors' released value is the default, and the
+description says so."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,8 +85,8 @@ class OptimSettings(Section):
 
 
 class RecognizerSettings(Section):
-    """Which network is trained. Its own settings stand beside `name`, `preset` and `variant`, as fields of its config class:
-    `{name: lstm, d_hidden: 64}`. They are put over those of the preset."""
+    """Which network is trained. Its own settings stand beside `name`, `preset` and `variant`, as fields of
+    its config class: `{name: lstm, d_hidden: 64}`. They are put over those of the preset."""
 
     name: str = Field(DEFAULT, description="surgicalmamba, or a peer such as tecno (docs/peers.md).")
     preset: str = Field(
@@ -134,7 +135,8 @@ def merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, o
 
 
 OF_ANY_NETWORK = ("preset", "variant", "backbone", "d_feature", "standardise")
-"""Settings of `recognizer` that stay when an override names another network; all others belong to the network before."""
+"""Settings of `recognizer` that stay when an override names another network; all others belong to the network
+before."""
 
 
 def merge_recognizer(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -148,8 +150,9 @@ def merge_recognizer(base: Mapping[str, object], over: Mapping[str, object]) -> 
 def in_one_section(values: Mapping[str, object]) -> dict[str, object]:
     """Settings with everything about the network under `recognizer`.
 
-    A name alone stands for its section, and version 0.1 had other places: `preset`, `variant`, the settings of SurgicalMamba under
-    `model`, those of a peer under `recognizer.settings`. A peer took from `model` what any network has."""
+    A name alone stands for its section, and version 0.1 had other places: `preset`, `variant`, the settings
+    of SurgicalMamba under `model`, those of a peer under `recognizer.settings`. A peer took from `model` what
+    any network has."""
     model, recognizer = values.get("model") or {}, values.get("recognizer") or {}
     model = dict(model) if isinstance(model, RecognizerConfig) else model
     recognizer = {"name": recognizer} if isinstance(recognizer, str) else recognizer
@@ -170,7 +173,8 @@ RELEASE_TRAINING: dict[str, object] = {
     "precision": "bf16",
     "select_by": "accuracy",
 }
-"""What the authors' released recipe does otherwise than the defaults, beside the model; preset `release` fills it in."""
+"""What the authors' released recipe does otherwise than the defaults, beside the model; preset `release`
+fills it in."""
 
 RELEASE_DIFFERENCES: dict[str, str] = {
     "windows": "a window of six clips goes on into the next video; theirs ends with its video.",
@@ -185,7 +189,8 @@ RELEASE_DIFFERENCES: dict[str, str] = {
 
 
 class TrainConfig(Section):
-    """A whole run. The recognizer's preset fills in the network, and `release` the recipe; other settings replace parts of it."""
+    """A whole run. The recognizer's preset fills in the network, and `release` the recipe; other settings
+    replace parts of it."""
 
     recognizer: RecognizerSettings = Field(
         default_factory=lambda: RecognizerSettings.model_validate({}),
@@ -247,7 +252,8 @@ class TrainConfig(Section):
 
     @classmethod
     def overridden(cls, values: dict[str, object], overrides: Sequence[str]) -> dict[str, object]:
-        """Overrides of `recognizer` change the settings they name, and may name another network; others replace what they name."""
+        """Overrides of `recognizer` change the settings they name, and may name another network; others
+        replace what they name."""
         values = in_one_section(values)
         for text in overrides:
             change = in_one_section(override({}, [text]))

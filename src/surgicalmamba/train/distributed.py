@@ -1,8 +1,10 @@
-"""Several processes as one: each has its own lanes, and gradients are summed so that they equal those of one process with all lanes.
+"""Several processes as one: each has its own lanes, and gradients are summed so that they equal those of one
+process with all lanes.
 
-Plain torch.distributed, started by torchrun. A wrapper library would save less than this file holds: with the loss divided by the
-number of labelled frames of all processes before the backward pass, the sum of the gradients is the gradient of the whole, whatever
-share of the frames each process has; nothing has to know about several calls per update or about lanes that have run out."""
+Plain torch.distributed, started by torchrun. A wrapper library would save less than this file holds: with the
+loss divided by the number of labelled frames of all processes before the backward pass, the sum of the
+gradients is the gradient of the whole, whatever share of the frames each process has; nothing has to know
+about several calls per update or about lanes that have run out."""
 
 import os
 import sys
@@ -82,10 +84,12 @@ def leave_world() -> None:
 
 
 def leave_process() -> None:
-    """End one of several processes, whose work is done and written, without taking the interpreter down. A single one goes on.
+    """End one of several processes, whose work is done and written, without taking the interpreter down. A
+    single one goes on.
 
-    PyTorch's gloo threads let go of the tensors of a message a moment after it has arrived; one that does so while the interpreter is
-    being taken down aborts the process (pytorch issue 190489), and torchrun calls the whole run failed."""
+    PyTorch's gloo threads let go of the tensors of a message a moment after it has arrived; one that does so
+    while the interpreter is being taken down aborts the process (pytorch issue 190489), and torchrun calls
+    the whole run failed."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -99,7 +103,8 @@ def leave_process() -> None:
 
 
 def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
-    """Split a model's parameters over the processes, in place: backbone, each block and the head are put together one at a time.
+    """Split a model's parameters over the processes, in place: backbone, each block and the head are put
+    together one at a time.
 
     Gradients come out as the sum over processes, as `World.sum_gradients` gives them for whole models."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -123,7 +128,8 @@ def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
 
 
 def _show_tensors_in_records() -> None:
-    """Let PyTorch see the tensors inside our records: gradients that enter a block through its carried state need its weights there."""
+    """Let PyTorch see the tensors inside our records: gradients that enter a block through its carried state
+    need its weights there."""
     from torch.utils import _pytree
 
     for record in (PathState, BlockState, ModelState, Output):
@@ -132,7 +138,8 @@ def _show_tensors_in_records() -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """True without importing what sharded tensors need, which takes a second that most runs can do without."""
+    """True without importing what sharded tensors need, which takes a second that most runs can do
+    without."""
     return type(tensor) in (Tensor, torch.nn.Parameter)
 
 
@@ -156,7 +163,8 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
 
 
 def whole_copy(model: AnyRecognizer, keep: bool) -> AnyRecognizer | None:
-    """A whole model with a sharded model's weights, in the processes that keep it. Draws no random numbers."""
+    """A whole model with a sharded model's weights, in the processes that keep it. Draws no random
+    numbers."""
     weights = {}
     for name, value in model.state_dict().items():
         full = whole(value)
