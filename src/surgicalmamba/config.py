@@ -32,7 +32,7 @@ class Section(BaseModel):
             try:
                 super().__init__(**values)
             except ValidationError as error:
-                raise ConfigError(_one_line(type(self), error)) from None
+                raise ConfigError(one_line(type(self), error)) from None
             finally:
                 _inside_validation.reset(token)
 
@@ -40,12 +40,17 @@ class Section(BaseModel):
         """A copy with some settings changed and everything checked again."""
         return type(self)(**{**dict(self), **changes})
 
+    @classmethod
+    def overridden(cls, values: dict[str, object], overrides: Sequence[str]) -> dict[str, object]:
+        """The unchecked settings of a file with `key.sub=value` overrides applied."""
+        return override(values, overrides)
 
-def _one_line(section: type[Section], error: ValidationError) -> str:
-    """The first problem of a pydantic error as one sentence, with the dotted name of the setting."""
+
+def one_line(section: type[Section], error: ValidationError, prefix: str = "") -> str:
+    """The first problem of a pydantic error as one sentence, with the dotted name of the setting behind `prefix`."""
     problem = error.errors(include_url=False)[0]
     path = [str(part) for part in problem["loc"]]
-    name = ".".join(path) or section.__name__
+    name = prefix + ".".join(path) or section.__name__
     if problem["type"] == "extra_forbidden":
         known = _known_names(section, path[:-1])
         near = difflib.get_close_matches(path[-1], known, n=1)
@@ -75,7 +80,7 @@ def load_config(section: type[S], path: Path, overrides: Sequence[str] = ()) -> 
     """Read a YAML file into a section and apply `key.sub=value` overrides."""
     values = load_mapping(path)
     try:
-        return section(**override(values, overrides))
+        return section(**section.overridden(values, overrides))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import surgicalmamba as sm
 from command import call
@@ -70,6 +71,14 @@ def test_a_session_continues_from_a_snapshot_inside_a_chunk(name):
 
 def test_an_interrupted_run_resumes_to_the_same_result(run):
     assert_same(observed.resumed_run(run), EXPECTED["run"])
+
+
+def test_a_resumed_run_has_its_config_in_the_present_form(run):
+    old = yaml.safe_load(Path("run/config.yaml").read_text(encoding="utf-8"))
+    run("train", "--resume", "run")
+    new = yaml.safe_load(Path("run/config.yaml").read_text(encoding="utf-8"))
+    assert new["recognizer"] == {"name": "surgicalmamba", "preset": old["preset"], "variant": old["variant"], **old["model"]}
+    assert not {"preset", "variant", "model"} & set(new)
 
 
 @pytest.mark.parametrize("name", observed.CONFIGS)

@@ -31,7 +31,7 @@ def test_every_peer_has_its_published_recipe_and_every_recipe_names_its_network(
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
 def test_a_recipe_loads_and_its_settings_are_the_networks(file):
-    config = load_config(TrainConfig, file, ["recognizer.settings.d_feature=8"])
+    config = load_config(TrainConfig, file, ["recognizer.backbone=null", "recognizer.d_feature=8"])
     assert config.recognizer.name == file.stem and config.network.feature_width == 8
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typer.main import get_command
 
 from surgicalmamba.cli.main import app
-from surgicalmamba.config import Section
 from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig, markdown_table, setting_rows
+from surgicalmamba.train.run import flatten
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 
@@ -16,14 +16,9 @@ def test_the_table_of_settings_is_the_one_the_code_prints():
     assert PAGE.split("## Every setting")[1].split("\n\n", 2)[2].strip() == markdown_table(setting_rows(TrainConfig()))
 
 
-def leaves(section, prefix=""):
-    for name, value in dict(section).items():
-        yield from leaves(value, f"{prefix}{name}.") if isinstance(value, Section) else [prefix + name]
-
-
 def test_every_setting_has_a_row_and_every_row_a_description():
     rows = {row.name: row for row in setting_rows(TrainConfig())}
-    assert set(leaves(TrainConfig())) <= set(rows)
+    assert set(flatten(TrainConfig().model_dump())) <= set(rows)
     assert all(len(row.description) > 8 for row in rows.values())
     assert (rows["loss.rise_s"].default, rows["optim.lr"].default, rows["data.split"].default) == ("2.0", "0.0001", "null")
 

@@ -370,7 +370,7 @@ def test_a_recognizer_without_slow_paths_has_a_ribbon_beside_others_and_no_views
     def peers_have_none(recognizer):
         return recognizer if recognizer.config.block.slow.rotation is not None else None
 
-    monkeypatch.setattr("surgicalmamba.insight.inspection.network_of", peers_have_none)
+    monkeypatch.setattr(sm.SurgicalMamba, "in_pieces", peers_have_none)
     found = inspect_video(str(tmp_path / "ours"), data, "c", {"peer": str(tmp_path / "peer")}, None, "cpu")
     assert list(found.rows) == ["annotated", OWN, "peer"] and list(found.traces) == [OWN]
     assert found.rows["peer"].tolist() == predict_video(sm.load(tmp_path / "peer"), found.video, CPU).phase.tolist()

@@ -10,7 +10,7 @@ from toy import train_here, write_toy_dataset
 
 PATH = {"d_state": 8, "d_head": 8, "chunk_len": 8, "rotation": {"rank": 2, "d_hidden": 4}}
 RECIPE = {
-    "model": {
+    "recognizer": {
         "d_model": 16,
         "n_blocks": 1,
         "clip_len": 32,

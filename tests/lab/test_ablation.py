@@ -12,7 +12,7 @@ from surgicalmamba.config import save_config
 from surgicalmamba.errors import ConfigError, StudyError
 from surgicalmamba.eval.compare import compare_spread
 from surgicalmamba.report.sections import circumstances
-from surgicalmamba.train.run import fit_model
+from surgicalmamba.train.run import fit_network
 from surgicalmamba_lab.studies.ablation import (
     AblationPlan,
     ablation_systems,
@@ -37,7 +37,7 @@ def plan(
 def test_each_row_leaves_out_what_its_name_says(recipe, toy):
     parts = {}
     for system in ablation_systems(recipe):
-        model = fit_model(system.config, toy)
+        model = fit_network(system.config, toy).network
         slow = model.block.slow
         parts[system.name] = (
             model.block.fast is not None,
@@ -63,7 +63,7 @@ def test_each_row_leaves_out_what_its_name_says(recipe, toy):
 
 def test_the_controls_of_the_rotation_differ_in_what_turns_the_state(recipe, toy):
     fitted = {
-        system.name: fit_model(system.config, toy)
+        system.name: fit_network(system.config, toy).network
         for system in ablation_systems(recipe, ["constant-z", "pairs-z", "rotary"])
     }
     kinds = {

@@ -80,7 +80,7 @@ def test_what_an_option_given_decides_is_misuse(call, study, arguments, option):
 @pytest.mark.parametrize("study", STUDIES)
 def test_what_the_dataset_decides_is_refused(call, study):
     said = call(study, "model.n_phases=9")
-    assert isinstance(said.exception, ConfigError) and "model.n_phases=9 would not be used" in str(
+    assert isinstance(said.exception, ConfigError) and "recognizer.n_phases=9 would not be used" in str(
         said.exception
     )
 
@@ -124,7 +124,7 @@ def test_without_variants_a_benchmark_trains_and_names_the_recipes_own(recipe_fi
     """Before, `variant=vanilla-mamba2` trained `full`, and said so nowhere."""
     recipe = load_config(TrainConfig, recipe_file, ["variant=vanilla-mamba2"])
     (job,) = benchmark_jobs(recipe, toy, 1, [], "usual")
-    assert (job.name, job.group, job.config.variant) == (
+    assert (job.name, job.group, job.config.recognizer.variant) == (
         "vanilla-mamba2-seed0",
         "vanilla-mamba2",
         "vanilla-mamba2",
@@ -143,7 +143,7 @@ def test_a_benchmark_of_another_network_has_its_name_and_no_variants(recipe_file
 
 
 def test_overrides_reach_every_job(recipe_file, toy):
-    given = ["device=cpu", "optim.lr=0.005", "precision=bf16", "model.d_model=32", "select_by=accuracy"]
+    given = ["device=cpu", "optim.lr=0.005", "precision=bf16", "recognizer.clip_len=64", "select_by=accuracy"]
     recipe = load_config(TrainConfig, recipe_file, given)
     systems = [*ablation_systems(recipe), *peer_systems(recipe, ["lstm", "hmm"])]
     systems += [
@@ -151,8 +151,8 @@ def test_overrides_reach_every_job(recipe_file, toy):
     ]
     systems += benchmark_systems(recipe, ["full", "z-only"])
     for config in (system.config for system in systems):
-        asked = (config.device, config.optim.lr, config.precision, config.model.d_model, config.select_by)
-        assert asked == ("cpu", 0.005, "bf16", 32, "accuracy")
+        asked = (config.device, config.optim.lr, config.precision, config.network.clip_len, config.select_by)
+        assert asked == ("cpu", 0.005, "bf16", 64, "accuracy")
 
 
 def test_quick_recall_refuses_what_it_shortens_itself(tmp_path):

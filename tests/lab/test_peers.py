@@ -38,14 +38,11 @@ def test_every_network_gets_the_same_recipe_and_clips_but_for_its_name_and_width
     }  # whether the epochs are looked at changes no weight
     assert len({system.config.with_(**alike).model_dump_json() for system in systems}) == 1
     for system in systems[1:]:
-        network = system.config.with_(
-            recognizer={
-                "name": system.name,
-                "settings": {**study_settings(system.name, recipe), "d_feature": 5},
-            }
+        network = system.config.for_network(
+            system.name, **study_settings(system.name, recipe), backbone=None, d_feature=5
         )
         assert network.network.feature_width == 5  # sizes are settings that the network has
-        assert network.network.clip_len == recipe.model.clip_len
+        assert network.network.clip_len == recipe.network.clip_len
     with pytest.raises(ConfigError, match="did you mean 'tecno'"):
         peer_systems(recipe, ["surgicalmamba", "teckno"])
     with pytest.raises(ConfigError, match="at least two"):
@@ -130,7 +127,7 @@ def test_a_rate_without_a_neighbour_on_one_side_is_told():
 
 
 def test_a_network_that_rescans_its_past_is_not_validated_in_training():
-    recipe = TrainConfig(preset="tiny", epochs=7)
+    recipe = TrainConfig(recognizer={"preset": "tiny"}, epochs=7)
     looks = {
         system.name: system.config.validate_every
         for system in peer_systems(recipe, ["lstm", "sr-mamba", "sr-mamba-forward"])

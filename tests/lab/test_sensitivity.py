@@ -31,21 +31,21 @@ def test_around_the_papers_defaults_each_sweep_turns_one_thing():
         "blocks": [1, 2, 3, 4, 5, 6],
         "angle": [0.005, 0.05, 0.3, 1.0],
     }
-    assert all(by_value[KNOBS[name].value(paper.model)].config == paper for name, by_value in systems.items())
-    turned = systems["rank"][8].config.model
+    assert all(by_value[KNOBS[name].value(paper.network)].config == paper for name, by_value in systems.items())
+    turned = systems["rank"][8].config.network
     assert {path.rotation.rank for path in turned.paths().values()} == {8}
-    turned = systems["chunk"][32].config.model
+    turned = systems["chunk"][32].config.network
     assert (turned.block.slow.chunk_len, turned.block.fast.chunk_len, turned.head.path.chunk_len) == (
         32,
         32,
         32,
     )
-    turned = systems["chunk"][16].config.model
+    turned = systems["chunk"][16].config.network
     assert turned.head.path.chunk_len == 32  # the head's chunk is a setting of its own
-    assert {path.d_state for path in systems["state"][128].config.model.paths().values()} == {128}
-    assert {path.rotation.theta_init for path in systems["angle"][0.3].config.model.paths().values()} == {0.3}
+    assert {path.d_state for path in systems["state"][128].config.network.paths().values()} == {128}
+    assert {path.rotation.theta_init for path in systems["angle"][0.3].config.network.paths().values()} == {0.3}
     assert systems["angle"][0.3].name == "theta0.3"
-    assert systems["blocks"][3].config.model.with_(n_blocks=4) == paper.model
+    assert systems["blocks"][3].config.network.with_(n_blocks=4) == paper.network
 
 
 def test_a_value_that_contradicts_the_recipe_is_refused_by_the_name_of_its_option(recipe):
@@ -53,7 +53,7 @@ def test_a_value_that_contradicts_the_recipe_is_refused_by_the_name_of_its_optio
         sweep_systems(recipe, {"rank": [16]})
     with pytest.raises(ConfigError, match=r"--chunk 64 does not fit the recipe"):
         sweep_systems(recipe, {"chunk": [64]})
-    plain = TrainConfig(model=ModelConfig().with_paths(rotation=None))
+    plain = TrainConfig(recognizer=dict(ModelConfig().with_paths(rotation=None)))
     with pytest.raises(ConfigError, match="no rotation to sweep"):
         sweep_systems(plain, {"rank": [4]})
 

@@ -18,7 +18,7 @@ from surgicalmamba.live.sources import open_source
 from surgicalmamba.model.recognizer import PreprocessConfig
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.predict import predict_video
-from surgicalmamba.train.run import fit_model
+from surgicalmamba.train.run import fit_network
 
 
 def scene(second, height=120, width=192):
@@ -64,7 +64,7 @@ def prepared(tmp_path_factory, picture_model):
     outcome = prepare(Request("custom", folder / "source", folder / "data"))
     assert not outcome.failures, outcome.failures
     dataset = PreparedDataset.open(folder / "data")
-    config = fit_model(TrainConfig(model=picture_model.config), dataset)
+    config = fit_network(TrainConfig(recognizer=dict(picture_model.config)), dataset).network
     torch.manual_seed(0)
     return folder, dataset, sm.SurgicalMamba(config).eval()
 
@@ -114,7 +114,7 @@ def test_a_training_run_writes_down_how_its_pictures_were_prepared(prepared, tmp
     assert model.config.preprocess == PreprocessConfig()
     request = Request("custom", folder / "source", tmp_path / "other", fps=Fraction(1, 2), preprocess=Preprocess("none", 100))
     assert not prepare(request).failures
-    config = fit_model(TrainConfig(model=model.config), PreparedDataset.open(tmp_path / "other"))
+    config = fit_network(TrainConfig(recognizer=dict(model.config)), PreparedDataset.open(tmp_path / "other")).network
     expected = PreprocessConfig(box="none", size=100, fps="1/2")
     assert config.preprocess == expected and expected.rate == Fraction(1, 2)
     sm.SurgicalMamba(config).save(tmp_path / "model")

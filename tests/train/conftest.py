@@ -45,8 +45,7 @@ def settings(toy_dataset, tmp_path):
         path = {"chunk_len": 8, "d_state": 8, "d_head": 8, "rotation": {"rank": 2, "d_hidden": 8}}
         model = {"d_model": 16, "n_blocks": 1, "clip_len": 20, "block": {"slow": path, "fast": path}, "head": {"path": path}}
         base = {
-            "preset": "tiny",
-            "model": model,
+            "recognizer": {"preset": "tiny", **model},
             "data": {"path": str(toy_dataset), "n_lanes": 2, "workers": 1},
             "optim": {"lr": 1e-2, "warmup_epochs": 0.5, "average_decay": 0.9},
             "epochs": 3,

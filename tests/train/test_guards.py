@@ -14,7 +14,7 @@ from surgicalmamba.train.config import LossSettings
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.loop import Clip, explain, gradient_error
 from surgicalmamba.train.losses import Objective
-from surgicalmamba.train.run import build_trainer, fit_model, open_dataset, train
+from surgicalmamba.train.run import build_trainer, fit_network, open_dataset, train
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_loss_too_large_for_finite_logits_names_term_lane_and_block():
 
 def test_a_gradient_that_is_not_finite_names_weight_block_and_every_clip_behind_it(settings):
     config, dataset = open_dataset(settings())
-    config = config.with_(model=fit_model(config, dataset))
+    config = fit_network(config, dataset)
     trainer = build_trainer(config, PreparedDataset.open(config.data.path), torch.device("cpu"), World(0, 1))
     trainer.model.blocks[0].slow.A_log.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(NonFiniteError, match=r"gradient of 'blocks\.0\.slow\.A_log' in block 0 is not finite.* clip 1 \(samples 0 to 19\)"):

@@ -192,7 +192,7 @@ def test_the_log_of_a_resumed_run_has_the_same_looks_inside(settings, tmp_path):
 
 def test_there_is_nothing_to_look_into_in_a_peer(settings, tmp_path):
     lines = Lines()
-    train(settings(recognizer={"name": "lstm", "settings": {"d_hidden": 8}}, epochs=1), watcher=lines)
+    train(settings(recognizer={"name": "lstm", "d_hidden": 8}, epochs=1), watcher=lines)
     assert entries(tmp_path / "run", "inside") == [] == lines.lines and entries(tmp_path / "run", "epoch")
 
 

@@ -13,31 +13,30 @@ from surgicalmamba_lab.studies.runs import benchmark_jobs
 
 LSTM = "recognizer={name: lstm, settings: {d_hidden: 8, clip_len: 16}}"
 ON_FEATURES = {
-    ("model.n_phases=9",): r"model\.n_phases=9 would not be used: .* decides it \(3\)\. Leave it out\.",
-    ("model.n_phases=2", "model.phases=[a, b]"): r"model\.n_phases=2 would not be used",
-    ("model.backbone=null", "model.d_feature=9"): r"model\.d_feature=9 would not be used: .* decides it \(5\)",
-    ("model.preprocess.size=300",): r"model\.preprocess\.size=300 would not be used: .* decides it \(250\)",
-    ("model={preprocess: {fps: '5'}}",): r"model\.preprocess\.fps=5 would not be used: .* decides it \(1\)",
-    ("model.backbone.image_size=96",): r"model\.backbone\.image_size=96 would not be used: .* holds features, so there is no backbone",
+    ("model.n_phases=9",): r"recognizer\.n_phases=9 would not be used: .* decides it \(3\)\. Leave it out\.",
+    ("model.n_phases=2", "model.phases=[a, b]"): r"recognizer\.n_phases=2 would not be used",
+    ("model.backbone=null", "model.d_feature=9"): r"recognizer\.d_feature=9 would not be used: .* decides it \(5\)",
+    ("model.preprocess.size=300",): r"recognizer\.preprocess\.size=300 would not be used: .* decides it \(250\)",
+    ("model={preprocess: {fps: '5'}}",): r"recognizer\.preprocess\.fps=5 would not be used: .* decides it \(1\)",
+    ("model.backbone.image_size=96",): r"recognizer\.backbone\.image_size=96 would not be used: .* holds features, so there is no backbone",
     ("data.augment.rotate_deg=5",): r"data\.augment\.rotate_deg=5\.0 would not be used: .* holds features",
     ("optim.backbone_lr=1e-3",): r"optim\.backbone_lr=0\.001 would not be used: .* holds features",
     ("variant=without-fast", "model.block.fast.d_conv=3"): r"fast\.d_conv=3 would not be used: variant=without-fast has no such part",
     ("variant=without-z", "model.head.path.rotation.rank=1"): r"rotation\.rank=1 would not be used: variant=without-z has no such part",
-    ("recognizer=lstm", "model.d_model=32"): r"model\.d_model=32 would not be used: it is SurgicalMamba's, and recognizer=lstm has its own",
-    (LSTM, "model.clip_len=512"): r"model\.clip_len=512 would not be used: it is SurgicalMamba's",
-    ("recognizer=lstm", "model.backbone.image_size=96"): r"model\.backbone\.image_size=96 would not be used: .* so there is no backbone",
-    ("recognizer={name: lstm, settings: {n_phases: 9}}",): r"recognizer\.settings\.n_phases=9 would not be used: .* decides it \(3\)",
+    ("recognizer=lstm", "model.d_model=32"): r"unknown setting 'recognizer\.d_model': known settings: .*d_hidden",
+    ("recognizer=lstm", "model.backbone.image_size=96"): r"backbone\.image_size=96 would not be used: .* so there is no backbone",
+    ("recognizer={name: lstm, settings: {n_phases: 9}}",): r"recognizer\.n_phases=9 would not be used: .* decides it \(3\)",
 }
 ON_PICTURES = {
     ("data.feature_dropout=0.1",): r"data\.feature_dropout=0\.1 would not be used: .* holds frames",
-    ("model.n_phases=9",): r"model\.n_phases=9 would not be used: .* decides it \(2\)",
+    ("model.n_phases=9",): r"recognizer\.n_phases=9 would not be used: .* decides it \(2\)",
 }
 
 
 @pytest.fixture
 def recipe(settings, tmp_path):
     file = tmp_path / "recipe.yaml"
-    save_config(settings(model=TrainConfig(preset="tiny").model), file)
+    save_config(settings(recognizer={"preset": "tiny"}), file)
     return file
 
 
@@ -65,6 +64,7 @@ HONOURED = [
     ("data.split=null", "data.augment=null", "model.d_feature=null"),
     ("variant=without-fast", "model.block.slow.d_conv=3", "optim.lr=1e-3", "seed=4", "device=cpu", "run=elsewhere"),
     ("model.block.fast=null",),
+    (LSTM, "model.clip_len=512"),
     (LSTM, "model.backbone=null", "model.d_feature=5", "model.standardise=true", "optim.lr=1e-3"),
     ("recognizer={name: lstm, settings: {n_phases: 3, d_hidden: '8'}}",),
 ]
@@ -75,7 +75,7 @@ def test_what_is_trained_as_asked_passes(recipe, toy_dataset, overrides):
     refused(recipe, list(overrides), toy_dataset)
 
 
-def test_a_peer_on_pictures_takes_the_backbone_of_the_model_block(recipe, toy_pictures):
+def test_a_peer_on_pictures_takes_the_backbone_of_the_recipe(recipe, toy_pictures):
     refused(recipe, ["recognizer=lstm", "model.backbone.image_size=96", "data.augment.rotate_deg=5"], toy_pictures)
 
 
@@ -88,7 +88,7 @@ def test_settings_of_a_file_are_not_overrides(toy_dataset, tmp_path):
 def test_the_command_refuses_before_it_trains(recipe, toy_dataset, tmp_path):
     run = tmp_path / "never"
     said = CliRunner().invoke(app, ["train", "--config", str(recipe), "model.n_phases=9", f"run={run}"])
-    assert isinstance(said.exception, ConfigError) and "model.n_phases=9 would not be used" in str(said.exception)
+    assert isinstance(said.exception, ConfigError) and "recognizer.n_phases=9 would not be used" in str(said.exception)
     assert not run.exists()
 
 
@@ -97,12 +97,12 @@ def test_names_of_overrides_are_dotted_however_they_are_written():
         "data.path",
         "optim.lr",
         "optim.eps.a",
-        "model.block.fast",
+        "recognizer.block.fast",
     ]
     assert flatten({"a": {"b": 1, "c": {"d": 2}}, "e": [3]}) == {"a.b": 1, "a.c.d": 2, "e": [3]}
 
 
 def test_a_study_refuses_frozen_stages_at_random_values_before_any_job_runs(toy_pictures):
-    recipe = TrainConfig(preset="paper", data={"path": str(toy_pictures)})
+    recipe = TrainConfig(data={"path": str(toy_pictures)})
     with pytest.raises(ConfigError, match="stem and 2 stages would stay frozen at random values"):
         benchmark_jobs(recipe, PreparedDataset.open(toy_pictures), 1, [], None)

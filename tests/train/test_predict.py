@@ -11,13 +11,13 @@ import torch
 import surgicalmamba as sm
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.train.predict import predict_video, videos_of
-from surgicalmamba.train.run import fit_model
+from surgicalmamba.train.run import fit_network
 
 
 @pytest.fixture
 def checkpoint(settings, toy_dataset, tmp_path):
     torch.manual_seed(0)
-    model = sm.SurgicalMamba(fit_model(settings(), PreparedDataset.open(toy_dataset)))
+    model = sm.SurgicalMamba(fit_network(settings(), PreparedDataset.open(toy_dataset)).network)
     model.save(tmp_path / "model")
     return tmp_path / "model"
 

@@ -13,14 +13,14 @@ import torch
 import surgicalmamba as sm
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.train.predict import Worker
-from surgicalmamba.train.run import fit_model
+from surgicalmamba.train.run import fit_network
 
 
 @pytest.fixture
 def archive(settings, toy_dataset, tmp_path):
     """A checkpoint, and a dataset in which one video's features are damaged; `repair` mends it."""
     torch.manual_seed(0)
-    sm.SurgicalMamba(fit_model(settings(), PreparedDataset.open(toy_dataset))).save(tmp_path / "model")
+    sm.SurgicalMamba(fit_network(settings(), PreparedDataset.open(toy_dataset)).network).save(tmp_path / "model")
     data = tmp_path / "archive"
     shutil.copytree(toy_dataset, data)
     file = data / "videos" / "w" / "features.npy"

@@ -18,15 +18,15 @@ FILE = Path(__file__).parents[2] / "configs" / "release.yaml"
 
 @pytest.fixture(scope="module", params=["preset=release", "configs/release.yaml"])
 def config(request):
-    return TrainConfig(preset="release") if request.param == "preset=release" else load_config(TrainConfig, FILE)
+    return TrainConfig(recognizer={"preset": "release"}) if request.param == "preset=release" else load_config(TrainConfig, FILE)
 
 
 def paths(config):
-    return list(config.model.paths().values())
+    return list(config.network.paths().values())
 
 
 def clip_length(config):
-    assert config.model.clip_len == 128
+    assert config.network.clip_len == 128
 
 
 def chunks(config):
@@ -44,14 +44,14 @@ def label_smoothing(config):
 
 def transition_target(config):
     assert (config.loss.target_scope, config.loss.rise_s, config.loss.fall_s) == ("clip", 2.0, 12.0)
-    target = target_of(torch.tensor([0] * 100 + [1] * 156), config.loss, fps=1.0, clip_len=config.model.clip_len)
+    target = target_of(torch.tensor([0] * 100 + [1] * 156), config.loss, fps=1.0, clip_len=config.network.clip_len)
     assert float(target[99]) == 1.0 and float(target[92]) == 0.0 and float(target[128:].max()) == 0.0  # old phase, 3 sigma, clip's end
 
 
 def rotation_start(config):
     assert {(path.rotation.init, path.rotation.theta_init) for path in paths(config)} == {("release", None)}
     torch.manual_seed(0)
-    settings = config.model.block.slow
+    settings = config.network.block.slow
     rotator = Rotator(24, settings.d_head, settings.d_state, settings.rotation)
     first, second = torch.randn(2, 64, 24, settings.d_head)
     with torch.no_grad():
@@ -72,12 +72,12 @@ def slow_step(config):
 
 
 def first_intensity(config):
-    intensity = IntensityNet(256, config.model.block.slow.intensity)
-    assert config.model.block.slow.intensity.intensity_init == 0.5 and float(intensity.out.bias.detach()) == 0.0
+    intensity = IntensityNet(256, config.network.block.slow.intensity)
+    assert config.network.block.slow.intensity.intensity_init == 0.5 and float(intensity.out.bias.detach()) == 0.0
 
 
 def intensity_width(config):
-    settings = config.model.block.slow.intensity
+    settings = config.network.block.slow.intensity
     assert [IntensityNet(inner, settings).up.out_features for inner in (1536, 256, 128, 64)] == [96, 16, 8, 8]
 
 
@@ -91,7 +91,7 @@ def augmentation(config):
     assert (augment.resize, augment.rotate_deg, augment.draw) == (264, 15.0, "frame")
     assert (augment.shift, augment.scale, augment.rgb_shift, augment.probability) == (0.05, 0.05, 15.0, 0.5)
     assert (augment.brightness, augment.contrast, augment.saturation, augment.hue_deg) == (0.2, 0.2, 0.0, 0.0)
-    assert Augment(augment, 224).resize == 264 and WholeFrame(224).image_size == 224 and config.model.backbone.image_size == 224
+    assert Augment(augment, 224).resize == 264 and WholeFrame(224).image_size == 224 and config.network.backbone.image_size == 224
     assert "brightness and contrast" in RELEASE_DIFFERENCES
 
 
@@ -99,7 +99,7 @@ def optimizer(config):
     optim = config.optim
     assert (optim.lr, optim.backbone_lr, optim.weight_decay, optim.clip_norm) == (1e-4, 5e-5, 0.01, 1.0)
     assert (config.precision, config.epochs) == ("bf16", 50)
-    model = SurgicalMamba(config.model.with_(backbone=None, d_feature=4, d_model=64, n_blocks=1))
+    model = SurgicalMamba(config.network.with_(backbone=None, d_feature=4, d_model=64, n_blocks=1))
     groups = parameter_groups(model, optim)
     plain = [parameter for group in groups if group["weight_decay"] == 0.0 for parameter in group["params"]]
     assert {id(p) for p in plain} == {id(p) for name, p in model.named_parameters() if name.endswith((".A_log", ".D"))}
@@ -121,7 +121,7 @@ def decay_rates(config):
 
 
 def dropout(config):
-    small = SurgicalMamba(config.model.with_(backbone=None, d_feature=4, d_model=64, n_blocks=2))
+    small = SurgicalMamba(config.network.with_(backbone=None, d_feature=4, d_model=64, n_blocks=2))
     drops = {name: module.p for name, module in small.named_modules() if isinstance(module, torch.nn.Dropout)}
     assert drops == dict.fromkeys(["blocks.0.dropout", "blocks.1.dropout", "head.block.dropout", "head.dropout"], 0.1)
 
@@ -184,4 +184,4 @@ def test_every_line_of_the_tables_of_facts_is_checked(release_facts):
 
 
 def test_the_release_is_the_authors_model_and_not_the_papers():
-    assert ModelConfig.preset("release") == TrainConfig(preset="release").model != ModelConfig()
+    assert ModelConfig.preset("release") == TrainConfig(recognizer={"preset": "release"}).network != ModelConfig()

@@ -23,7 +23,7 @@ from surgicalmamba.train import state as runstate
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.losses import class_weights_of
-from surgicalmamba.train.run import Watcher, build_trainer, check_network, fit_model, fit_network, open_dataset, resume, train
+from surgicalmamba.train.run import Watcher, build_trainer, check_network, fit_network, open_dataset, resume, train
 from toy import LENGTHS, StopAfter
 
 
@@ -198,7 +198,7 @@ def test_the_epoch_kept_is_the_best_by_the_metric_asked_for(settings, tmp_path, 
 @pytest.mark.parametrize("updates", [1, 7])
 def test_a_stopped_run_with_dropout_and_rates_by_video_ends_like_an_uninterrupted_one(settings, tmp_path, single_thread, updates):
     optim = {"lr": 1e-2, "warmup_epochs": 0.5, "average_decay": 0.9, "lr_step": "video", "clips_per_update": 2}
-    make = lambda name: settings(run=str(tmp_path / name), model={**TINY, "dropout": 0.2}, optim=optim, epochs=2)  # noqa: E731
+    make = lambda name: settings(run=str(tmp_path / name), recognizer={**TINY, "dropout": 0.2}, optim=optim, epochs=2)  # noqa: E731
     train(make("whole"))
     with pytest.raises(KeyboardInterrupt):
         train(make("cut"), watcher=StopAfter(updates))
@@ -223,14 +223,14 @@ def epochs_of(log):
 
 
 PATH = {"chunk_len": 8, "d_state": 8, "d_head": 8, "rotation": {"rank": 2, "d_hidden": 8}}
-TINY = {"d_model": 16, "n_blocks": 1, "clip_len": 20, "block": {"slow": PATH, "fast": PATH}, "head": {"path": PATH}}
+TINY = {"preset": "tiny", "d_model": 16, "n_blocks": 1, "clip_len": 20, "block": {"slow": PATH, "fast": PATH}, "head": {"path": PATH}}
 CHOICES = {
     "bf16": {"precision": "bf16"},
     "class weights": {"loss": {"class_weights": "inverse-sqrt"}},
     "no smoothness loss": {"loss": {"smooth_weight": 0.0}},
     "target of each clip": {"loss": {"target_scope": "clip"}},
-    "another variant": {"variant": "vanilla-mamba2"},
-    "dropout": {"model": {**TINY, "dropout": 0.2}},
+    "another variant": {"recognizer": {**TINY, "variant": "vanilla-mamba2"}},
+    "dropout": {"recognizer": {**TINY, "dropout": 0.2}},
     "learning rate moved by videos": {"optim": {"lr": 1e-2, "warmup_epochs": 0.5, "average_decay": 0.9, "lr_step": "video"}},
     "two clips per update, no average": {"optim": {"clips_per_update": 2, "average_decay": 0.0}},
 }
@@ -247,8 +247,8 @@ def test_every_choice_of_the_recipe_changes_the_run_and_leaves_a_loadable_model(
 
 def test_a_model_is_trained_from_pixels_to_the_end(settings, toy_pictures, tmp_path, single_thread):
     backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": 0}
-    model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
-    config = settings(model=model, data={"path": str(toy_pictures), "n_lanes": 2}, epochs=8, optim={"lr": 1e-2, "backbone_lr": 1e-2})
+    model = json.loads(settings().network.model_dump_json()) | {"backbone": backbone, "d_feature": None}
+    config = settings(recognizer=model, data={"path": str(toy_pictures), "n_lanes": 2}, epochs=8, optim={"lr": 1e-2, "backbone_lr": 1e-2})
     result = train(config)
     assert result.best["accuracy"] > 90  # the colour is the phase
     assert sm.load(tmp_path / "run" / "best").config.backbone.image_size == 32
@@ -256,8 +256,8 @@ def test_a_model_is_trained_from_pixels_to_the_end(settings, toy_pictures, tmp_p
 
 def pixels(settings, toy_pictures, frozen_stages, **changes):
     backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": frozen_stages}
-    model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
-    return settings(model=model, data={"path": str(toy_pictures), "n_lanes": 2}, **{"epochs": 1, **changes})
+    model = json.loads(settings().network.model_dump_json()) | {"backbone": backbone, "d_feature": None}
+    return settings(**{"recognizer": model, "data": {"path": str(toy_pictures), "n_lanes": 2}, "epochs": 1, **changes})
 
 
 @pytest.mark.parametrize(("frozen", "words"), [(1, "stem and 1 stage would"), (2, "stem and 2 stages would")])
@@ -265,10 +265,10 @@ def test_frozen_stages_without_weights_are_refused_before_anything_is_written(se
     with pytest.raises(ConfigError, match=words) as caught:
         train(pixels(settings, toy_pictures, frozen))
     assert not (tmp_path / "run").exists() and "\n" not in str(caught.value)
-    for remedy in ("backbone_weights=FILE_OR_HUB_ID", "model.backbone.frozen_stages=0", "allow_random_frozen=true"):
+    for remedy in ("backbone_weights=FILE_OR_HUB_ID", "recognizer.backbone.frozen_stages=0", "allow_random_frozen=true"):
         assert remedy in str(caught.value)
     with pytest.raises(ConfigError, match=words):
-        train(pixels(settings, toy_pictures, frozen, recognizer={"name": "lstm", "settings": {"d_hidden": 4, "clip_len": 8}}))
+        train(pixels(settings, toy_pictures, 0, recognizer={"name": "lstm", "backbone": {"frozen_stages": frozen}}))
 
 
 def test_frozen_stages_train_with_weights_or_when_they_are_asked_for_and_a_begun_run_is_resumed(settings, toy_pictures, tmp_path):
@@ -321,13 +321,13 @@ def test_a_resumed_run_does_without_the_checkpoints_it_started_from(settings, to
 
 def test_a_dataset_of_features_has_no_stages_to_freeze(settings, toy_dataset):
     config = TrainConfig(data={"path": str(toy_dataset)})  # the paper's preset, two stages frozen
-    assert config.model.backbone.frozen_stages == 2
+    assert config.network.backbone.frozen_stages == 2
     check_network(fit_network(*open_dataset(config)))
 
 
 def test_a_variant_of_surgicalmamba_is_refused_for_another_network(settings):
-    with pytest.raises(ConfigError, match="variant=without-z is a variant of SurgicalMamba, and recognizer=lstm has none"):
-        train(settings(recognizer="lstm", variant="without-z"))
+    with pytest.raises(ConfigError, match="variant=without-z is a variant of SurgicalMamba, and this network has none"):
+        train(settings(recognizer={"name": "lstm", "variant": "without-z"}))
 
 
 def test_class_weights_are_inverse_roots_with_mean_one_over_the_phases_that_occur():
@@ -337,9 +337,9 @@ def test_class_weights_are_inverse_roots_with_mean_one_over_the_phases_that_occu
 
 
 def test_raw_signals_are_standardised_by_the_training_videos_alone(settings, toy_dataset):
-    model_settings = {**settings().model.model_dump(), "backbone": None, "d_feature": 5, "standardise": True}
-    config, dataset = open_dataset(settings(model=model_settings))
-    config = config.with_(model=fit_model(config, dataset))
+    model_settings = {**settings().network.model_dump(), "backbone": None, "d_feature": 5, "standardise": True}
+    config, dataset = open_dataset(settings(recognizer=model_settings))
+    config = fit_network(config, dataset)
     model = build_trainer(config, dataset, torch.device("cpu"), World(0, 1)).model
     seen = np.concatenate([video.features for video in dataset.split("paper", "train")])
     np.testing.assert_allclose(model.standardise.mean, seen.mean(0), rtol=1e-4, atol=1e-5)

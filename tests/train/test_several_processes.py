@@ -116,11 +116,11 @@ def test_two_processes_with_a_split_model_go_on_where_one_stopped_and_leave_whol
 def test_a_split_model_trains_from_pixels_with_frozen_and_recomputed_stages(settings, toy_pictures, tmp_path):
     torch.set_num_threads(1)
     backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": 1, "micro_batch": 8}
-    model = json.loads(settings().model.model_dump_json()) | {"backbone": backbone, "d_feature": None}
+    model = json.loads(settings().network.model_dump_json()) | {"backbone": backbone, "d_feature": None}
     for name, n_lanes in (("one", 2), ("two", 1)):
         data = {"path": str(toy_pictures), "n_lanes": n_lanes}
         changes = {"optim": {"lr": 1e-2}, "distributed": "shard", "allow_random_frozen": True}
-        made = settings(model=model, data=data, run=str(tmp_path / name), epochs=9, **changes)
+        made = settings(recognizer=model, data=data, run=str(tmp_path / name), epochs=9, **changes)
         save_config(made, tmp_path / f"{name}.yaml")
     train(load_config(TrainConfig, tmp_path / "one.yaml"))
     result = torchrun("-m", "surgicalmamba", "train", "--config", tmp_path / "two.yaml")

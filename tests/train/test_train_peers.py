@@ -19,8 +19,8 @@ from surgicalmamba.train.predict import Predictor
 from surgicalmamba.train.run import fit_network, resume, train
 from toy import LENGTHS, StopAfter
 
-TECNO = {"name": "tecno", "settings": {"n_layers": 3, "n_maps": 8, "clip_len": 16}}
-OPERA = {"name": "opera", "settings": {"d_model": 8, "n_layers": 1, "d_hidden": 8, "clip_len": 16}}
+TECNO = {"name": "tecno", "n_layers": 3, "n_maps": 8, "clip_len": 16}
+OPERA = {"name": "opera", "d_model": 8, "n_layers": 1, "d_hidden": 8, "clip_len": 16}
 
 
 def test_a_name_alone_or_a_block_with_settings_chooses_the_network(settings, toy_dataset):
@@ -31,14 +31,12 @@ def test_a_name_alone_or_a_block_with_settings_chooses_the_network(settings, toy
     assert fit_network(settings(recognizer="tecno-9-64"), dataset).network.n_layers == 9
     with pytest.raises(ConfigError, match="unknown recognizer 'tekno': did you mean 'tecno'"):
         fit_network(settings(recognizer="tekno"), dataset)
-    with pytest.raises(ConfigError, match="SurgicalMamba's are under model"):
-        _ = settings(recognizer={"name": "surgicalmamba", "settings": {"d_model": 8}}).network
 
 
-def test_a_peer_takes_backbone_and_standardising_from_the_model_block(toy_pictures):
-    config = TrainConfig(preset="tiny", recognizer="lstm", data={"path": str(toy_pictures)})
+def test_a_preset_gives_any_network_its_backbone(toy_pictures):
+    config = TrainConfig(recognizer={"name": "lstm", "preset": "tiny"}, data={"path": str(toy_pictures)})
     fitted = fit_network(config, PreparedDataset.open(toy_pictures)).network
-    assert fitted.backbone == config.model.backbone and fitted.feature_width == 192
+    assert fitted.backbone == sm.ModelConfig.preset("tiny").backbone and fitted.feature_width == 192
 
 
 @pytest.mark.parametrize("recognizer", [TECNO, OPERA], ids=["window with dropout and a loss of its own", "memory that grows"])
@@ -64,14 +62,14 @@ def test_a_network_in_training_is_told_how_many_frames_each_lane_has_and_no_clip
         return self.temporal(features, state)
 
     monkeypatch.setattr(CarriedLSTM, "temporal_in_training", spy)
-    train(settings(recognizer={"name": "lstm", "settings": {"d_hidden": 4, "clip_len": 16}}, epochs=1))
+    train(settings(recognizer={"name": "lstm", "d_hidden": 4, "clip_len": 16}, epochs=1))
     assert all(length == max(n_frames) <= 16 for length, n_frames in seen)
     assert sum(sum(n_frames) for _, n_frames in seen) == sum(LENGTHS[name] for name in "abcdefghij")
     assert any(length < 16 for length, _ in seen)
 
 
 def test_a_recurrent_peer_learns_what_only_the_past_tells(settings, toy_dataset, tmp_path):
-    result = train(settings(recognizer={"name": "lstm", "settings": {"d_hidden": 16, "clip_len": 40}}, epochs=12))
+    result = train(settings(recognizer={"name": "lstm", "d_hidden": 16, "clip_len": 40}, epochs=12))
     assert result.best["accuracy"] > 85  # always saying the longest phase gives about half
     model = sm.load(result.run / "best")
     assert model.name == "lstm" and json.loads((result.run / "best" / "config.json").read_text())["recognizer"] == "lstm"

@@ -21,9 +21,9 @@ def train(
 ) -> None:
     """Train a recognizer. Stop it at any moment, even by kill -9; --resume goes on and ends with the same weights.
 
-    Example: surgicalmamba train preset=tiny data.path=synthetic-prepared epochs=5 run=runs/first
+    Example: surgicalmamba train recognizer.preset=tiny data.path=synthetic-prepared epochs=5 run=runs/first
     """
-    from surgicalmamba.config import load_config, override
+    from surgicalmamba.config import load_config
     from surgicalmamba.train.config import TrainConfig
 
     if settings:
@@ -44,7 +44,7 @@ def train(
             result = resume_run(resume, watcher)
         else:
             given = overrides or []
-            chosen = TrainConfig(**override({}, given)) if config is None else load_config(TrainConfig, config, given)
+            chosen = TrainConfig(**TrainConfig.overridden({}, given)) if config is None else load_config(TrainConfig, config, given)
             refuse_unused(given, *open_dataset(chosen))
             result = train_run(chosen, watcher=watcher)
     _report(result, json)

@@ -53,7 +53,8 @@ def export(
     """Write an export folder, whole or not at all. `step_way` None tries both int8 forms of the step and
     keeps the one that agrees better with eager. `graphs_from` is a float32 export of the same model, whose
     graphs are reused. Raises EngineError, and writes nothing, when the graphs differ from the model."""
-    if not isinstance(model, SurgicalMamba):
+    network = model.in_pieces()
+    if network is None:
         raise EngineError(f"only SurgicalMamba can be exported; {model.name} runs on the eager engine.")
     _require_packages()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -62,7 +63,7 @@ def export(
     staging = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         os.chmod(staging, 0o755)
-        frozen = _frozen_copy(model)
+        frozen = _frozen_copy(network)
         if graphs_from is None:
             write_graphs(frozen, staging)
         else:

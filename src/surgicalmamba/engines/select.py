@@ -44,13 +44,14 @@ def open_engine(
         raise SessionError(f"unknown engine {name!r}; choose one of: {', '.join(ENGINE_NAMES)}.")
     notify = notify or (lambda _: None)
     eager = EagerEngine(model)
-    if name == "eager" or (name == "auto" and not isinstance(model, SurgicalMamba)):
+    network = model.in_pieces()
+    if name == "eager" or (name == "auto" and network is None):
         return eager
-    if not isinstance(model, SurgicalMamba):
+    if network is None:
         raise SessionError(f"the {name} engine runs SurgicalMamba only; {model.name} runs on eager.")
     if name == "auto":
-        return _fastest(model, eager, threads, notify)
-    return _checked(build(model, name, threads, notify), eager)
+        return _fastest(network, eager, threads, notify)
+    return _checked(build(network, name, threads, notify), eager)
 
 
 def open_exported(folder: str | Path, *, threads: int | None = None) -> Engine:

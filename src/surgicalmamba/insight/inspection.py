@@ -84,7 +84,7 @@ def inspect_video(
     """Run the video through the model and through `others` that are models; read the predictions of the rest.
     `draws` untrained networks are the control."""
     first = Predictor.open(checkpoint, data, "all", Path(), device)
-    dataset, model = first.dataset, network_of(first.model)
+    dataset, model = first.dataset, first.model.in_pieces()
     if model is None:
         raise DataError(f"{checkpoint} is no SurgicalMamba, and the inner views are of its slow paths; show "
                         "it beside one, with --with.")
@@ -106,7 +106,7 @@ def inspect_video(
             rows[name] = read_predicted(Path(place), video, PhaseVocabulary(dataset.name, dataset.phases))
             continue
         other = Predictor.open(place, data, "all", Path(), device)
-        network = network_of(other.model)
+        network = other.model.in_pieces()
         if network is None:
             rows[name] = predict_video(other.model, video, other.device).phase
             continue
@@ -120,11 +120,6 @@ def inspect_video(
     has_either = rotates or traces[OWN].intensity is not None
     control = untrained_control(model, video, frames[OWN], draws) if has_either else None
     return Inspection(dataset, video, rows, traces, bare, chosen, bursts, measured, control)
-
-
-def network_of(recognizer: object) -> SurgicalMamba | None:
-    """The recognizer if it has slow paths to look into; any other one has only its predictions to show."""
-    return recognizer if isinstance(recognizer, SurgicalMamba) else None
 
 
 def is_checkpoint(place: str) -> bool:

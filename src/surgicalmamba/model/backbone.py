@@ -47,6 +47,16 @@ class BackboneConfig(Section):
         return self
 
 
+BACKBONES: dict[str, BackboneConfig] = {
+    "paper": BackboneConfig(),
+    "release": BackboneConfig(),
+    "tiny": BackboneConfig(
+        depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0, layer_scale_init=0.1, micro_batch=64
+    ),
+}
+"""The frame encoder of every preset, for any recognizer."""
+
+
 class ChannelNorm(nn.LayerNorm):
     """LayerNorm over the channels of an image batch (n, c, y, x)."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -19,8 +19,11 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive, Section
 from surgicalmamba.core.ssd import full_dtype
 from surgicalmamba.core.state import LaneState
-from surgicalmamba.errors import InputError, NonFiniteError
-from surgicalmamba.model.backbone import BackboneConfig, ConvNeXt
+from surgicalmamba.errors import ConfigError, InputError, NonFiniteError
+from surgicalmamba.model.backbone import BACKBONES, BackboneConfig, ConvNeXt
+
+if TYPE_CHECKING:
+    from surgicalmamba.model.surgical_mamba import Rotator, SurgicalMamba
 
 R = TypeVar("R", bound="RecognizerConfig")
 StateT = TypeVar("StateT", bound=LaneState)
@@ -94,6 +97,28 @@ class RecognizerConfig(Section):
             return self.backbone.widths[-1]
         assert self.d_feature is not None
         return self.d_feature
+
+    @classmethod
+    def preset_settings(cls, name: str) -> dict[str, object]:
+        """The settings that a preset of this name stands for: of any recognizer its frame encoder."""
+        if name not in BACKBONES:
+            raise ConfigError(f"unknown preset {name!r}; presets: {', '.join(BACKBONES)}.")
+        return {"backbone": BACKBONES[name].model_dump()}
+
+    @property
+    def snapshot_frames(self) -> int:
+        """Frames between two snapshots of a live session: about a minute at one frame per second."""
+        return 64
+
+    def closes_after(self, frames_seen: int) -> bool:
+        """Whether a lane does more than its usual step after this many frames; such lanes are computed by themselves."""
+        return False
+
+    def variant(self: R, name: str) -> R:
+        """The config with parts left out under a name; a recognizer without variants has `full` alone."""
+        if name != "full":
+            raise ConfigError(f"variant={name} is a variant of SurgicalMamba, and this network has none; leave it out.")
+        return self
 
 
 class Standardise(nn.Module):
@@ -192,6 +217,22 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
     def remember(self, features: Tensor, state: StateT) -> StateT:
         """The memory after these frames. Override it where that costs less than the logits."""
         return self.advance(features, state).state
+
+    # What only some networks can do. Engines, sharded training and `inspect` ask here and never for a class.
+
+    def in_pieces(self) -> "SurgicalMamba | None":
+        """The network as one made of paths that close chunks, which engines capture piece by piece and `inspect` looks into.
+
+        None for a network that only the eager engine runs and only its predictions are shown of."""
+        return None
+
+    def rotators(self) -> "Mapping[str, Rotator]":
+        """The networks that rotate a carried state, by the name of their path; a validation measures them."""
+        return {}
+
+    def shard_units(self) -> list[nn.Module]:
+        """The parts that sharded training puts together one at a time. Raises ConfigError where training cannot be sharded."""
+        raise ConfigError(f"distributed=shard cannot split {self.name}; train it with distributed=replicate, it is small.")
 
     @property
     def n_phases(self) -> int:

@@ -14,12 +14,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from surgicalmamba.config import Positive, Section
-from surgicalmamba.core.chunks import chunk_segments
+from surgicalmamba.core.chunks import chunk_segments, closes_after
 from surgicalmamba.core.rotation import Solve, coordinate_pairs, faster_form, regram, turn_pairs, unit_columns
 from surgicalmamba.core.ssd import full, full_dtype, in_full_precision, running_means, scan, warp_step
 from surgicalmamba.core.state import BlockState, Group, ModelState, PathState
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.model.backbone import BackboneConfig, FeedForward
+from surgicalmamba.model.backbone import BACKBONES, BackboneConfig, FeedForward
 from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 
@@ -173,6 +173,15 @@ class ModelConfig(RecognizerConfig):
         named = {"block.slow": self.block.slow, "block.fast": self.block.fast, "head.path": self.head.path}
         return {name: path for name, path in named.items() if path is not None}
 
+    @property
+    def snapshot_frames(self) -> int:
+        return self.block.slow.chunk_len
+
+    def closes_after(self, frames_seen: int) -> bool:
+        """Whether any path closes a chunk there."""
+        grids = rotation_grids(self).values()
+        return any(closes_after(frames_seen, grid.chunk_len, grid.clip_len) for grid in grids)
+
     def with_paths(self, **changes: object) -> "ModelConfig":
         """A copy with the same change made to every SSD path, such as `with_paths(d_state=16)`."""
         return self._map_paths(lambda path: path.with_(**changes))
@@ -196,6 +205,10 @@ class ModelConfig(RecognizerConfig):
         if name not in PRESETS:
             raise ConfigError(f"unknown preset {name!r}; presets: {', '.join(PRESETS)}.")
         return PRESETS[name].with_(**changes)
+
+    @classmethod
+    def preset_settings(cls, name: str) -> dict[str, object]:
+        return cls.preset(name).model_dump()
 
     def variant(self, name: str) -> "ModelConfig":
         """A row of the paper's component ablation, or a control of the rotation (see VARIANTS)."""
@@ -637,6 +650,26 @@ class SurgicalMamba(Recognizer[ModelState]):
         intensity = None if intensity is None else intensity[:, 0]
         return Output(logits[:, 0], intensity, after.at(state.frame_index))
 
+    def in_pieces(self) -> "SurgicalMamba":
+        return self
+
+    def rotators(self) -> dict[str, Rotator]:
+        """By path: slow0, slow1, ..., fast0, ..., head."""
+        groups = self.rotating_paths().items()
+        paths = {group if group == "head" else f"{group}{i}": path for group, of in groups for i, path in enumerate(of)}
+        return {name: path.rotator for name, path in paths.items() if path.rotator is not None}
+
+    def shard_units(self) -> list[nn.Module]:
+        """Backbone, each block and the head. A slow chunk longer than a clip is refused: some processes would rotate
+        where others do not, and their gradients could not be joined."""
+        slow, clip_len = self.config.block.slow, self.config.clip_len
+        if slow.rotation is not None and slow.chunk_len > clip_len:
+            raise ConfigError(
+                f"block.slow.chunk_len={slow.chunk_len} exceeds clip_len={clip_len}, which distributed=shard cannot "
+                "train; use distributed=replicate or a shorter chunk."
+            )
+        return [*self.blocks, self.head, *([] if self.backbone is None else [self.backbone])]
+
     def rotating_paths(self) -> dict[Group, tuple[SSMPath, ...]]:
         """The paths that close chunks, by group; a group closes at the same frames."""
         fast = (block.fast for block in self._blocks())
@@ -707,9 +740,7 @@ def _release() -> ModelConfig:
 
 
 def _tiny() -> ModelConfig:
-    encoder = BackboneConfig(depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0)
-    encoder = encoder.with_(layer_scale_init=0.1, micro_batch=64)
-    config = ModelConfig(d_model=128, n_blocks=2, backbone=encoder)
+    config = ModelConfig(d_model=128, n_blocks=2, backbone=BACKBONES["tiny"])
     return config.with_paths(d_state=32, d_head=32, rotation=RotationConfig(rank=4, d_hidden=32))
 
 

@@ -1,7 +1,8 @@
 """Transformer layers over frames whose past is kept as keys and values, for any number of frames per call.
 
-Which of the past a frame may see is the caller's choice (peers/attention.py): the last frames, or all of them. Each frame is projected
-once, when it comes; that is what makes one pass over a clip and a step per frame the same function."""
+Which of the past a frame may see is the caller's choice (peers/attention.py): the last frames, or all of
+them. Each frame is projected once, when it comes; that is what makes one pass over a clip and a step per
+frame the same function."""
 
 import threading
 from collections.abc import Sequence
@@ -21,13 +22,15 @@ from surgicalmamba.model.recognizer import RecognizerConfig
 
 
 def join_window(tail: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The tail (b, w, d) and the frames x (b, l, d) after it in one line (b, w + l, d), and the tail for the next call."""
+    """The tail (b, w, d) and the frames x (b, l, d) after it in one line (b, w + l, d), and the tail for the
+    next call."""
     line = torch.cat([tail.to(x.dtype), x], dim=1)
     return line, line[:, x.shape[1] :].to(tail.dtype)
 
 
 def windows(x: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
-    """x (b, l, d) after tail (b, W - 1, d) -> for every frame its window (b, l, W, d), oldest first, and the new tail.
+    """x (b, l, d) after tail (b, W - 1, d) -> for every frame its window (b, l, W, d), oldest first, and the
+    new tail.
 
     Before the first frame of a procedure the tail is zero; `seen_in_window` tells such places from frames."""
     line, after = join_window(tail, x)
@@ -35,7 +38,8 @@ def windows(x: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def seen_in_window(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
-    """Which places of each window hold a frame of the procedure: (b, l, W) bool. frame_index counts the frames before the call."""
+    """Which places of each window hold a frame of the procedure: (b, l, W) bool. frame_index counts the
+    frames before the call."""
     before = torch.tensor(list(frame_index), device=device)[:, None]  # (b, 1)
     n_seen = before + torch.arange(1, length + 1, device=device)  # (b, l): frames seen once frame t is in
     place = torch.arange(size, device=device)
@@ -43,7 +47,8 @@ def seen_in_window(frame_index: Sequence[int], length: int, size: int, device: t
 
 
 def visible_in_line(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
-    """Which places of a line (b, W - 1 + l), tail first, lie in the window of W frames that ends at each frame: (b, l, W - 1 + l)."""
+    """Which places of a line (b, W - 1 + l), tail first, lie in the window of W frames that ends at each
+    frame: (b, l, W - 1 + l)."""
     place = torch.arange(size - 1 + length, device=device)
     ages = place[size - 1 :, None] - place  # (l, W - 1 + l); negative is the future
     position = torch.tensor(list(frame_index), device=device)[:, None] + torch.arange(length, device=device)
@@ -57,14 +62,15 @@ def visible_in_line(frame_index: Sequence[int], length: int, size: int, device: 
 
 
 _PLACE = "surgicalmamba_place"
-"""Attribute of a cache that lies in a room: where. It is lost with any change, and the next call then copies."""
+"""Attribute of a cache that lies in a room: where. It is lost with any change, and the next call then
+copies."""
 
 
 class _Room:
     """A buffer (b, capacity, ...) in which a cache grows without being copied for every frame.
 
-    A state sees its own stretch of it. Only the one that ends where the used part ends may go on in it; another, such as a state that
-    was gone on with before, is copied. So no state ever sees a change."""
+    A state sees its own stretch of it. Only the one that ends where the used part ends may go on in it;
+    another, such as a state that was gone on with before, is copied. So no state ever sees a change."""
 
     def __init__(self, buffer: Tensor, used: int) -> None:
         self.buffer, self.used, self.lock = buffer, used, threading.Lock()
@@ -95,8 +101,8 @@ class _Place:
 
 
 def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor | None:
-    """The cache with `length` places behind it to write to: (b, t + l, ...). None where gradients are kept, which forbid writing, and
-    where lanes end at different places."""
+    """The cache with `length` places behind it to write to: (b, t + l, ...). None where gradients are kept,
+    which forbid writing, and where lanes end at different places."""
     cached = cache.shape[1]
     if torch.is_grad_enabled() or not _even(cache, frame_index):
         return None
@@ -110,13 +116,15 @@ def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor 
 
 
 def append(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> Tensor:
-    """The cache with the frames x (b, l, ...) behind each lane's own. frame_index counts the frames before the call."""
+    """The cache with the frames x (b, l, ...) behind each lane's own. frame_index counts the frames before
+    the call."""
     kept = _kept(frame_index, limit)
     return join_cache(cache, x, frame_index, limit)[1] if _even(cache, kept) else _lane_by_lane(cache, x, kept, limit)
 
 
 def join_cache(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """Cache and call in one line (b, t + l, ...), as `visible_in_cache` numbers them; and the cache after the call, as of `append`."""
+    """Cache and call in one line (b, t + l, ...), as `visible_in_cache` numbers them; and the cache after the
+    call, as of `append`."""
     cached, length = cache.shape[1], x.shape[1]
     kept = _kept(frame_index, limit)
     line = with_room(cache, length, kept)
@@ -133,7 +141,8 @@ def _even(cache: Tensor, kept: Sequence[int]) -> bool:
 
 
 def _lane_by_lane(cache: Tensor, x: Tensor, kept: Sequence[int], limit: int | None) -> Tensor:
-    """The cache after the call for lanes that end at different places: of each what stays, what is new, and zeros, all by one copy."""
+    """The cache after the call for lanes that end at different places: of each what stays, what is new, and
+    zeros, all by one copy."""
     new = x.to(cache.dtype)
     totals = [count + x.shape[1] for count in kept]
     longest = max(totals) if limit is None else min(max(totals), limit)
@@ -154,7 +163,8 @@ def _newest(line: Tensor, limit: int | None) -> Tensor:
 
 
 def visible_in_cache(frame_index: Sequence[int], length: int, cached: int, limit: int | None = None) -> Tensor:
-    """(b, l, t + l): which places of cache (t) and call (l) in one line lie at or before each frame of the call.
+    """(b, l, t + l): which places of cache (t) and call (l) in one line lie at or before each frame of the
+    call.
 
     With a limit, only the newest `limit` frames, the present one included."""
     kept = torch.tensor(_kept(frame_index, limit))[:, None]
@@ -183,12 +193,14 @@ class AttentionConfig(RecognizerConfig):
 
 
 def mask_of(visible: Tensor, like: Tensor) -> Tensor:
-    """What is added to scores: 0 where a frame may look, -inf where not; made once for all layers. In the precision of `like`."""
+    """What is added to scores: 0 where a frame may look, -inf where not; made once for all layers. In the
+    precision of `like`."""
     return torch.zeros_like(visible, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
 
 
 class CachedAttention(nn.Module):
-    """Multi-head attention from frames (b, l, d) to frames of the past (b, t, 2 d: each head's key and value) and of this call."""
+    """Multi-head attention from frames (b, l, d) to frames of the past (b, t, 2 d: each head's key and value)
+    and of this call."""
 
     def __init__(self, width: int, n_heads: int) -> None:
         super().__init__()
@@ -198,8 +210,8 @@ class CachedAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """mask (b, l, t + l), of `mask_of`. Returns the answer (b, l, d) and the keys and values of `source` (b, l, 2 d) to
-        remember. A past of t + l frames has room for these: they are written there."""
+        """mask (b, l, t + l), of `mask_of`. Returns the answer (b, l, d) and the keys and values of `source`
+        (b, l, 2 d) to remember. A past of t + l frames has room for these: they are written there."""
         new = self.key_value(source)
         if past.shape[1] == mask.shape[2]:
             past[:, -new.shape[1] :] = new
@@ -223,7 +235,8 @@ class CachedAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, attention to a second line where it crosses, and a feed-forward layer; each added, then normalised.
+    """Self-attention, attention to a second line where it crosses, and a feed-forward layer; each added, then
+    normalised.
 
     It remembers `memory_width` numbers per frame: keys and values, of both lines where it crosses."""
 
@@ -239,7 +252,8 @@ class TransformerLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """x and source (b, l, d), past (b, t, memory_width), mask (b, l, t + l) -> x (b, l, d) and what to remember of these frames.
+        """x and source (b, l, d), past (b, t, memory_width), mask (b, l, t + l) -> x (b, l, d) and what to
+        remember of these frames.
 
         A layer that does not cross takes no notice of `source`."""
         own, other = past.split([2 * x.shape[-1], past.shape[-1] - 2 * x.shape[-1]], dim=-1)
@@ -253,7 +267,8 @@ class TransformerLayer(nn.Module):
 
 
 def attend_to_all(layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], mask: Tensor) -> tuple[Tensor, Tensor]:
-    """x (b, l, d) through layers that see all frames so far, and the cache (b, t, n_layers, memory_width) with these frames added."""
+    """x (b, l, d) through layers that see all frames so far, and the cache (b, t, n_layers, memory_width)
+    with these frames added."""
     roomy = with_room(cache, x.shape[1], frame_index)
     learned = []
     for layer, past in zip(layers, (cache if roomy is None else roomy).unbind(2), strict=True):
@@ -280,7 +295,8 @@ LocalState = tuple[LayerTail, ...]
 
 
 class LocalTransformer(nn.Module):
-    """Self-attention layers over `source`; then self- and cross-attention layers over `target`, which look at the encoded source."""
+    """Self-attention layers over `source`; then self- and cross-attention layers over `target`, which look at
+    the encoded source."""
 
     def __init__(self, width: int, window: int, n_layers: int, n_heads: int, d_hidden: int, dropout: float) -> None:
         super().__init__()

@@ -1,6 +1,8 @@
-"""Does a recognizer keep the contract? Every check gives one line; a failed one says what was found and what to change.
+"""Does a recognizer keep the contract? Every check gives one line; a failed one says what was found and what
+to change.
 
-The network is in evaluation mode and all that is compared comes from fixed seeds, so the same call says the same."""
+The network is in evaluation mode and all that is compared comes from fixed seeds, so the same call says the
+same."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -50,19 +52,22 @@ def in_pieces(model: AnyRecognizer, features: Tensor, lengths: Sequence[int], st
 
 
 def spread(logits: Tensor) -> float:
-    """How far a phase's logits (b, l, k) go from their mean over time: that of the middle phase, so that one masked phase says nothing."""
+    """How far a phase's logits (b, l, k) go from their mean over time: that of the middle phase, so that one
+    masked phase says nothing."""
     values = logits.double()
     return float((values - values.mean(1, keepdim=True)).abs().amax((0, 1)).median())
 
 
 def excess(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """|a - b| in units of `scale`, less where a logit is so large that rounding alone moves it: up to TOLERANCE is equal."""
+    """|a - b| in units of `scale`, less where a logit is so large that rounding alone moves it: up to
+    TOLERANCE is equal."""
     allowed = scale + ROUNDING / TOLERANCE * b.double().abs()
     return ((a.double() - b.double()).abs() / allowed.clamp(min=1e-30)).nan_to_num(torch.inf, torch.inf)
 
 
 def difference(a: Tensor, b: Tensor, scale: float | None = None) -> float:
-    """The largest difference of logits in units of `scale` or the spread of b; infinite where one is not finite.
+    """The largest difference of logits in units of `scale` or the spread of b; infinite where one is not
+    finite.
 
     A scale is for few frames, which have no spread of their own to speak of."""
     if a.shape != b.shape:
@@ -89,7 +94,8 @@ PUSHES = 30
 
 
 def plain_memory(state: LaneState) -> None:
-    """Refuse a field that is neither a tensor nor a record of them: reset, snapshots and batches would pass it over."""
+    """Refuse a field that is neither a tensor nor a record of them: reset, snapshots and batches would pass
+    it over."""
     for field in fields(state):
         value = getattr(state, field.name)
         parts = value if isinstance(value, tuple) else (value,)
@@ -168,7 +174,8 @@ def state_bytes(model: AnyRecognizer, sizes: Sequence[int]) -> Iterator[int]:
 FEATURE_WIDTH, N_PHASES = 16, 7
 """Of a network that is built for the checks."""
 LATE, LATER = 1_000, 8
-"""Frames that a procedure has behind it when its answers are looked at again, and how many frames then follow."""
+"""Frames that a procedure has behind it when its answers are looked at again, and how many frames then
+follow."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +196,8 @@ class Finding:
 def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] = SIZES, late: int = LATE) -> Iterator[Finding]:
     """Every check in turn; only the first for a network that cannot be called at all.
 
-    `n_frames` should lead over the ends of the network's own windows, chunks and clips; `late` frames are passed without comparing them."""
+    `n_frames` should lead over the ends of the network's own windows, chunks and clips; `late` frames are
+    passed without comparing them."""
     checks: dict[str, Callable[[], str]] = {
         "shapes and initial state": lambda: shapes(model, n_frames),
         "step loop equals whole sequence": lambda: step_loop(model, n_frames),
@@ -218,7 +226,8 @@ def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] 
 def stir(model: AnyRecognizer) -> AnyRecognizer:
     """The same network with every weight moved a little: parts that begin at zero would hide what they do.
 
-    Matrices are moved by what their inputs are many, so that a wide network is stirred no more than a narrow one."""
+    Matrices are moved by what their inputs are many, so that a wide network is stirred no more than a narrow
+    one."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -281,7 +290,8 @@ def step_loop(model: AnyRecognizer, n_frames: int) -> str:
 
 
 def any_cut(model: AnyRecognizer, n_frames: int) -> str:
-    """Calls of every short length, long calls that go on from a memory, and calls as long as a training clip."""
+    """Calls of every short length, long calls that go on from a memory, and calls as long as a training
+    clip."""
     features = draw(model, 2, n_frames)
     expected, told = whole(model, features), ""
     mixed: list[int] = []
@@ -310,7 +320,8 @@ def causality(model: AnyRecognizer, n_frames: int) -> str:
 
 
 def _unmoved(after: Tensor, before: Tensor, scale: float, t: int) -> float:
-    """The largest difference of the logits up to frame t, or a refusal that names the first frame that saw what comes after t."""
+    """The largest difference of the logits up to frame t, or a refusal that names the first frame that saw
+    what comes after t."""
     moved = excess(after, before, scale).amax((0, 2))
     if bool((moved > TOLERANCE).any()):
         first = int((moved > TOLERANCE).nonzero()[0])
@@ -319,7 +330,8 @@ def _unmoved(after: Tensor, before: Tensor, scale: float, t: int) -> float:
 
 
 def late_answers(model: AnyRecognizer, late: int) -> str:
-    """After many frames, come by in long calls or in short ones: the same answers in steps and at once, and still nothing ahead."""
+    """After many frames, come by in long calls or in short ones: the same answers in steps and at once, and
+    still nothing ahead."""
     past, now = draw(model, 1, late, seed=6), draw(model, 1, LATER, seed=7)
     once, often = (_passed(model, past, call) for call in (late // 2, 33))
     together = model.forward_features(now, once).logits

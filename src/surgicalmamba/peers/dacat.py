@@ -1,19 +1,23 @@
-"""DACAT (Yang et al., 2024): the stretch of the past that resembles the present most, attended to by the present.
+"""DACAT (Yang et al., 2024): the stretch of the past that resembles the present most, attended to by the
+present.
 
-Published (code released): two branches, each ending in an LSTM of 512 whose state is carried through the video and a linear layer; the
-answer is the mean of their logits. One branch takes the frame's feature. The other keeps a cache of up to 8192 features; a cached
-frame's score is the channel mean of its product with the current feature, scores are summed from the newest frame back, and the largest
-sum says where the clip starts that runs to the current frame. Single-head attention, without residual, norm or output projection, goes
-from the current feature to that clip.
-Published and not causal: in training one clip is chosen for 64 frames together, by correlating the 64 with every stretch of 64 of the
-cache, and each of the 64 attends to the clip's end, up to 63 frames ahead. Inference, one frame at a time, looks at nothing ahead.
+Published (code released): two branches, each ending in an LSTM of 512 whose state is carried through the
+video and a linear layer; the answer is the mean of their logits. One branch takes the frame's feature. The
+other keeps a cache of up to 8192 features; a cached frame's score is the channel mean of its product with the
+current feature, scores are summed from the newest frame back, and the largest sum says where the clip starts
+that runs to the current frame. Single-head attention, without residual, norm or output projection, goes from
+the current feature to that clip.
+Published and not causal: in training one clip is chosen for 64 frames together, by correlating the 64 with
+every stretch of 64 of the cache, and each of the 64 attends to the clip's end, up to 63 frames ahead.
+Inference, one frame at a time, looks at nothing ahead.
 Uncertain: nothing of the temporal part.
-Changed: every frame chooses its own clip from its own past, in training too. `attention="published-lookahead"` trains as published; what
-it answers outside training is causal all the same, where the release also validates in training with the look-ahead. The published
-cache is filled by a second, frozen backbone, and both branches begin from a network trained before; here both see the same features and
-begin at random. Keys and values are not formed per cached frame: scores come from the query carried back through the
-key projection, and the value projection follows the weighted mean, which gives the same numbers at O(T D) per frame. The key has no
-bias, which would shift all scores of a query alike."""
+Changed: every frame chooses its own clip from its own past, in training too.
+`attention="published-lookahead"` trains as published; what it answers outside training is causal all the
+same, where the release also validates in training with the look-ahead. The published cache is filled by a
+second, frozen backbone, and both branches begin from a network trained before; here both see the same
+features and begin at random. Keys and values are not formed per cached frame: scores come from the query
+carried back through the key projection, and the value projection follows the weighted mean, which gives the
+same numbers at O(T D) per frame. The key has no bias, which would shift all scores of a query alike."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +94,8 @@ class DACAT(Recognizer[DACATState]):
         return self._answer(features, state, choose)
 
     def _answer(self, features: Tensor, state: DACATState, choose: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Output[DACATState]:
-        """`choose` gives the clips of frames (b, l, d) in the line (b, t, d), of which they may see (b, l, t): (b, l, t)."""
+        """`choose` gives the clips of frames (b, l, d) in the line (b, t, d), of which they may see (b, l,
+        t): (b, l, t)."""
         length, limit = features.shape[1], self.config.cache_len
         line, cache = join_cache(state.cache, full(features), state.frame_index, limit)
         line = line.to(features.dtype)
@@ -108,9 +113,11 @@ class DACAT(Recognizer[DACATState]):
         return self.value(scores.masked_fill(~clip, -torch.inf).softmax(-1) @ line)
 
     def _shared_clip(self, features: Tensor, line: Tensor, visible: Tensor, seen: Sequence[int], ends: Sequence[int]) -> Tensor:
-        """The released training's choice: frames of a call that lie in the same clip_len frames share one clip and see to its end.
+        """The released training's choice: frames of a call that lie in the same clip_len frames share one
+        clip and see to its end.
 
-        seen: frames before this call, lane by lane; ends: frames of this call, after which padding follows that shares nothing."""
+        seen: frames before this call, lane by lane; ends: frames of this call, after which padding follows
+        that shares nothing."""
         clip = visible.clone()
         for part in chunk_segments(features.shape[1], seen, self.config.clip_len):
             for lane, end in enumerate(ends):
@@ -124,10 +131,11 @@ class DACAT(Recognizer[DACATState]):
 
 
 def chosen_clip(features: Tensor, line: Tensor, visible: Tensor) -> Tensor:
-    """Which entries of the line (b, t, d) make the clip of each frame (b, l, d): from the largest suffix sum of scores on. (b, l, t).
+    """Which entries of the line (b, t, d) make the clip of each frame (b, l, d): from the largest suffix sum
+    of scores on. (b, l, t).
 
-    Sums instead of channel means move no maximum. They are float64, so that equal ones stay equal however a procedure is cut: then the
-    earlier start counts."""
+    Sums instead of channel means move no maximum. They are float64, so that equal ones stay equal however a
+    procedure is cut: then the earlier start counts."""
     scores = (features @ line.transpose(1, 2)).double().masked_fill(~visible, 0.0)
     sums = scores.flip(-1).cumsum(-1).flip(-1).masked_fill(~visible, -torch.inf)
     start = sums.argmax(-1, keepdim=True)
@@ -135,8 +143,9 @@ def chosen_clip(features: Tensor, line: Tensor, visible: Tensor) -> Tensor:
 
 
 def best_stretch(frames: Tensor, line: Tensor) -> int:
-    """Where the clip of several frames (l, d) starts in the line (t, d) that ends with them: each stretch of l neighbours scores the sum
-    of its product with them, frame by frame, and the largest sum of scores from a stretch to the last one wins."""
+    """Where the clip of several frames (l, d) starts in the line (t, d) that ends with them: each stretch of
+    l neighbours scores the sum of its product with them, frame by frame, and the largest sum of scores from a
+    stretch to the last one wins."""
     n_frames, n_stretches = len(frames), len(line) - len(frames) + 1
     offsets = torch.arange(n_frames, device=line.device)[:, None] + torch.arange(n_stretches, device=line.device)
     scores = (frames @ line.T).double().gather(1, offsets).sum(0)

@@ -1,10 +1,14 @@
-"""The classical baseline: a classifier that sees one frame, and an online hidden Markov model over its answers.
+"""The classical baseline: a classifier that sees one frame, and an online hidden Markov model over its
+answers.
 
-Published: EndoNet classifies each frame (a support vector machine on its features) and runs a hidden Markov model over the answers.
-Uncertain: EndoNet's is a two-level model with Gaussian mixtures over the classifier's confidences; its sizes are not given.
-Changed: the classifier is logistic regression, trained by the same trainer as every other network; the model has one level, and its
-transitions, first phases and phase shares are counted in the training labels. What a frame says about a phase is the classifier's
-probability divided by the phase's share, which is the usual way to join the two. The answer is the forward filter's: online, exact."""
+Published: EndoNet classifies each frame (a support vector machine on its features) and runs a hidden Markov
+model over the answers.
+Uncertain: EndoNet's is a two-level model with Gaussian mixtures over the classifier's confidences; its sizes
+are not given.
+Changed: the classifier is logistic regression, trained by the same trainer as every other network; the model
+has one level, and its transitions, first phases and phase shares are counted in the training labels. What a
+frame says about a phase is the classifier's probability divided by the phase's share, which is the usual way
+to join the two. The answer is the forward filter's: online, exact."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,9 +37,11 @@ class BeliefState(LaneState):
 
 
 class FrameHMM(Recognizer[BeliefState]):
-    """p(z_t | x_1..t) is proportional to p(z_t | x_t) / p(z_t) times the sum over z of p(z_t | z) p(z | x_1..t-1).
+    """p(z_t | x_1..t) is proportional to p(z_t | x_t) / p(z_t) times the sum over z of p(z_t | z) p(z |
+    x_1..t-1).
 
-    In training mode the logits are the classifier's alone: it is trained frame by frame, and the filter is counted, not learned."""
+    In training mode the logits are the classifier's alone: it is trained frame by frame, and the filter is
+    counted, not learned."""
 
     name = "hmm"
     config_class = HMMConfig
@@ -55,8 +61,9 @@ class FrameHMM(Recognizer[BeliefState]):
 
     @torch.no_grad()
     def measure(self, features: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
-        """Count first phases, shares and transitions between neighbouring labelled frames. The classifier begins at the shares: what it
-        says before it has learned anything is then no evidence for any phase."""
+        """Count first phases, shares and transitions between neighbouring labelled frames. The classifier
+        begins at the shares: what it says before it has learned anything is then no evidence for any
+        phase."""
         super().measure(features, labels)
         k = self.n_phases
         first, share, transition = (torch.full(shape, self.config.pseudo_count, dtype=torch.float64) for shape in ((k,), (k,), (k, k)))

@@ -1,15 +1,18 @@
-"""A network in the style of LoViT (Liu et al., 2023): two local windows of different length, a global view, and a transition map.
+"""A network in the style of LoViT (Liu et al., 2023): two local windows of different length, a global view,
+and a transition map.
 
-Published: features of a ViT-B/16 trained with temporal context; two cascaded local transformers, each an encoder over one line and a
-decoder over another; an Informer-style (ProbSparse) encoder over all past frames; a head that joins local and global vectors; and beside
-the cross-entropy a regression of a map that rises towards phase changes. Only weights, features and the map's code were released.
-Uncertain: windows of 100 and 500 frames, 2 + 2 layers, width 512 and 8 heads come from ports; depth of the global part, feed-forward
-width, dropout, the way vectors are joined and the weight of the map's loss are not known.
-Changed: the local parts keep keys and values instead of re-encoding their window (peers/attention.py). The global part is full
-causal attention with a cache, where ProbSparse attention lets only a sample of the frames ask. Local and global vectors are
-concatenated. The map is the trainer's transition target, drawn from the labels of the whole video with the paper's deviations of 2 and
-12 seconds: it peaks on the new phase's first frame, while the released map is also 1 on the frame before, falls with 13 and ends at
-three deviations."""
+Published: features of a ViT-B/16 trained with temporal context; two cascaded local transformers, each an
+encoder over one line and a decoder over another; an Informer-style (ProbSparse) encoder over all past frames;
+a head that joins local and global vectors; and beside the cross-entropy a regression of a map that rises
+towards phase changes. Only weights, features and the map's code were released.
+Uncertain: windows of 100 and 500 frames, 2 + 2 layers, width 512 and 8 heads come from ports; depth of the
+global part, feed-forward width, dropout, the way vectors are joined and the weight of the map's loss are not
+known.
+Changed: the local parts keep keys and values instead of re-encoding their window (peers/attention.py). The
+global part is full causal attention with a cache, where ProbSparse attention lets only a sample of the frames
+ask. Local and global vectors are concatenated. The map is the trainer's transition target, drawn from the
+labels of the whole video with the paper's deviations of 2 and 12 seconds: it peaks on the new phase's first
+frame, while the released map is also 1 on the frame before, falls with 13 and ends at three deviations."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -58,7 +61,8 @@ class LoViTState(LaneState):
 
 
 class LoViT(Recognizer[LoViTState]):
-    """small = local(f, f); large = local(f, small); global = causal attention over all f; (large, global) -> linear."""
+    """small = local(f, f); large = local(f, small); global = causal attention over all f; (large, global) ->
+    linear."""
 
     name = "lovit"
     config_class = LoViTConfig

@@ -1,11 +1,13 @@
-"""The carried LSTM of "BN-pitfalls" (ConvNeXt-LSTM): one recurrent layer whose state runs through the whole procedure.
+"""The carried LSTM of "BN-pitfalls" (ConvNeXt-LSTM): one recurrent layer whose state runs through the whole
+procedure.
 
-Published (code): features -> one-layer LSTM of 512 units -> linear; the hidden state is carried from clip to clip in training and test,
-cut off from its gradients at clip ends and emptied at a video's start; clips of 64 frames (256 as first stage of DACAT), one video at a
-time, AdamW at 1e-5 (1e-4 where the bottom three stages of the backbone are frozen), weight decay 0.01, cross-entropy, up to 200 epochs.
+Published (code): features -> one-layer LSTM of 512 units -> linear; the hidden state is carried from clip to
+clip in training and test, cut off from its gradients at clip ends and emptied at a video's start; clips of 64
+frames (256 as first stage of DACAT), one video at a time, AdamW at 1e-5 (1e-4 where the bottom three stages
+of the backbone are frozen), weight decay 0.01, cross-entropy, up to 200 epochs.
 Uncertain: nothing of the temporal part.
-Changed: it runs on the features it is given; the paper's subject, batch normalisation inside the backbone, does not arise, since our
-backbone has none."""
+Changed: it runs on the features it is given; the paper's subject, batch normalisation inside the backbone,
+does not arise, since our backbone has none."""
 
 from dataclasses import dataclass, replace
 
@@ -34,7 +36,8 @@ class LSTMMemory(TensorRecord):
 def run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x (b, l, d_in), hidden and cell (n_layers, b, d) -> outputs (b, l, d) and both states.
 
-    In full precision, as every carried state is; besides, not every processor has an LSTM in half precision."""
+    In full precision, as every carried state is; besides, not every processor has an LSTM in half
+    precision."""
     y, (hidden, cell) = lstm(x, (hidden.contiguous(), cell.contiguous()))
     return y, hidden, cell
 
@@ -55,15 +58,16 @@ class LSTMLayers(nn.Module):
 class ClipLSTM(nn.Module):
     """An LSTM that starts from zeros some frames before every frame and gives its last output.
 
-    The input's share of the gates is computed once per frame, not once per window that holds it; only the recurrence runs in each."""
+    The input's share of the gates is computed once per frame, not once per window that holds it; only the
+    recurrence runs in each."""
 
     def __init__(self, d_in: int, width: int) -> None:
         super().__init__()
         self.cell = nn.LSTMCell(d_in, width)
 
     def forward(self, line: Tensor, is_frame: Tensor) -> Tensor:
-        """line (b, W - 1 + l, d_in), tail first; is_frame (b, l, W), oldest first: places before the procedure leave the LSTM empty.
-        Returns (b, l, d)."""
+        """line (b, W - 1 + l, d_in), tail first; is_frame (b, l, W), oldest first: places before the
+        procedure leave the LSTM empty. Returns (b, l, d)."""
         n_lanes, length, size = is_frame.shape
         driven = F.linear(line, self.cell.weight_ih, self.cell.bias_ih + self.cell.bias_hh)  # (b, W - 1 + l, 4 d)
         hidden = cell = driven.new_zeros(n_lanes, length, self.cell.hidden_size)

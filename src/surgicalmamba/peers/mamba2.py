@@ -1,13 +1,16 @@
 """Vanilla Mamba-2: a single selective state-space path per block, state carried through the procedure.
 
-Published (code): the reference block has inner width 2d, heads of 64, one group of B and C shared by all heads, a causal depthwise
-convolution of four taps over x, B and C with SiLU, steps initialised log-uniformly in [0.001, 0.1], A in [1, 16], a skip D and a gated
-RMSNorm; state width 128 upstream, 64 in the control of the SurgicalMamba paper. That control is a stack of four blocks with LayerNorm,
-residual and a GELU feed-forward layer; in its release B and C are per head, the step comes from the convolved input through a low-rank
-projection, and the convolution is over x alone. Clips of 256 frames with carried state, AdamW, label smoothing.
+Published (code): the reference block has inner width 2d, heads of 64, one group of B and C shared by all
+heads, a causal depthwise convolution of four taps over x, B and C with SiLU, steps initialised log-uniformly
+in [0.001, 0.1], A in [1, 16], a skip D and a gated RMSNorm; state width 128 upstream, 64 in the control of
+the SurgicalMamba paper. That control is a stack of four blocks with LayerNorm, residual and a GELU
+feed-forward layer; in its release B and C are per head, the step comes from the convolved input through a
+low-rank projection, and the convolution is over x alone. Clips of 256 frames with carried state, AdamW, label
+smoothing.
 Uncertain: the control's recipe; its release uses clips of 128 frames and gradients through six of them.
-Changed: nothing in the blocks. `form: control` is the paper's control block (the package's own SSMPath, with no rotation, no intensity
-and no fast path); `form: upstream` is the reference block, without a feed-forward layer."""
+Changed: nothing in the blocks. `form: control` is the paper's control block (the package's own SSMPath, with
+no rotation, no intensity and no fast path); `form: upstream` is the reference block, without a feed-forward
+layer."""
 
 import math
 from dataclasses import dataclass
@@ -65,7 +68,8 @@ class ControlBlock(nn.Module):
 
 
 class UpstreamBlock(nn.Module):
-    """x + out_proj(RMSNorm(y SiLU(gate))), y the scan of a projection that gives [gate, x, B, C, dt] at once."""
+    """x + out_proj(RMSNorm(y SiLU(gate))), y the scan of a projection that gives [gate, x, B, C, dt] at
+    once."""
 
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()

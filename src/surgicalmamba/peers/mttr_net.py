@@ -1,14 +1,18 @@
-"""MTTR-Net's temporal encoder: a plain LSTM of three layers, with the augmentations and the loss it is trained with.
+"""MTTR-Net's temporal encoder: a plain LSTM of three layers, with the augmentations and the loss it is
+trained with.
 
-Published (code released): three unidirectional LSTM layers of 512 with dropout 0.3 between them and a linear layer, on features of
-width 2048; training on whole videos with half of the channels dropped for the whole video and up to three time masks, each with
-probability 0.5 and at most a tenth of the video long; cross-entropy plus 0.15 times the truncated mean square (MS-TCN's, clamp 16) of
-the change of log-probabilities, the earlier frame held constant. What is new in the paper is in the features: five teachers and a
-student distilled from whichever teacher has not seen a video. Features are given here, so none of that is.
+Published (code released): three unidirectional LSTM layers of 512 with dropout 0.3 between them and a linear
+layer, on features of width 2048; training on whole videos with half of the channels dropped for the whole
+video and up to three time masks, each with probability 0.5 and at most a tenth of the video long;
+cross-entropy plus 0.15 times the truncated mean square (MS-TCN's, clamp 16) of the change of
+log-probabilities, the earlier frame held constant. What is new in the paper is in the features: five teachers
+and a student distilled from whichever teacher has not seen a video. Features are given here, so none of that
+is.
 Uncertain: dropped and masked values are set to 0 here, without scaling the others up.
-Changed: the state carries which channels a lane has lost, so that they stay lost for the whole video when training goes clip by clip. Time
-masks are drawn per clip: as published where a clip is a whole video, as in configs/peers/mttr-net.yaml, else a tenth of the clip each at
-most. Several clips of a video leave the changes across their ends out of the truncated mean square."""
+Changed: the state carries which channels a lane has lost, so that they stay lost for the whole video when
+training goes clip by clip. Time masks are drawn per clip: as published where a clip is a whole video, as in
+configs/peers/mttr-net.yaml, else a tenth of the clip each at most. Several clips of a video leave the changes
+across their ends out of the truncated mean square."""
 
 from dataclasses import dataclass, replace
 
@@ -39,7 +43,8 @@ class MTTRNetConfig(RecognizerConfig):
 
 @dataclass(frozen=True)
 class MTTRNetState(LaneState):
-    """What the LSTM carries on; and the channels that the lane's video goes without, ones, drawn when it begins in training."""
+    """What the LSTM carries on; and the channels that the lane's video goes without, ones, drawn when it
+    begins in training."""
 
     lstm: LSTMMemory
     lost: Tensor  # (b, d_feature)
@@ -98,9 +103,11 @@ class MTTRNet(Recognizer[MTTRNetState]):
 
 
 def truncated_mean_square(logits: Tensor, labels: Tensor, largest: float) -> Tensor:
-    """Mean over frames and phases of (log p_t - log p_{t-1})^2, cut at `largest`, between labelled neighbours; the past is constant.
+    """Mean over frames and phases of (log p_t - log p_{t-1})^2, cut at `largest`, between labelled
+    neighbours; the past is constant.
 
-    MS-TCN's loss as its code has it. `train.losses.smoothness` is the confidence-weighted one of SurgicalMamba."""
+    MS-TCN's loss as its code has it. `train.losses.smoothness` is the confidence-weighted one of
+    SurgicalMamba."""
     log_p = F.log_softmax(logits, dim=-1)
     valid = (labels[:, 1:] >= 0) & (labels[:, :-1] >= 0)
     change = (log_p[:, 1:] - log_p[:, :-1].detach()).square().clamp(max=largest)

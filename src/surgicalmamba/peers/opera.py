@@ -1,11 +1,13 @@
 """OperA (Czempiel et al., MICCAI 2021): a causal transformer over all frames so far.
 
-Published: frame features, 11 identical encoder layers with one head and a causal mask, cross-entropy, and a regularisation that turns
-attention away from frames which the features alone misclassify. The authors' repository never received code.
-Uncertain: width 64, feed-forward width 256, dropout 0.1, normalisation after each sum, no positional code and the exact form and weight
-of the regularisation follow a later port, not the authors.
-Changed: keys and values of every layer are kept, so a frame costs one pass over its own token and a look at T cached ones. The
-regularisation looks at the frames of the call, whose labels are at hand; frames attended from earlier calls are left out of it."""
+Published: frame features, 11 identical encoder layers with one head and a causal mask, cross-entropy, and a
+regularisation that turns attention away from frames which the features alone misclassify. The authors'
+repository never received code.
+Uncertain: width 64, feed-forward width 256, dropout 0.1, normalisation after each sum, no positional code and
+the exact form and weight of the regularisation follow a later port, not the authors.
+Changed: keys and values of every layer are kept, so a frame costs one pass over its own token and a look at T
+cached ones. The regularisation looks at the frames of the call, whose labels are at hand; frames attended
+from earlier calls are left out of it."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -41,7 +43,8 @@ class OperAState(LaneState):
 
 
 class OperA(Recognizer[OperAState]):
-    """linear -> causal encoder layers -> linear; and a second classifier on the bare features, for the regularisation."""
+    """linear -> causal encoder layers -> linear; and a second classifier on the bare features, for the
+    regularisation."""
 
     name = "opera"
     config_class = OperAConfig
@@ -68,7 +71,8 @@ class OperA(Recognizer[OperAState]):
         return Output(self.classifier(x), None, replace(state, cache=cache).advance(length), auxiliary)
 
     def _auxiliary(self, features: Tensor, x: Tensor, state: OperAState, mask: Tensor) -> dict[str, Tensor]:
-        """What the regularisation needs: the first layer's attention among the frames of this call, and what features alone say."""
+        """What the regularisation needs: the first layer's attention among the frames of this call, and what
+        features alone say."""
         first = self.layers[0]
         assert isinstance(first, TransformerLayer)
         weights = first.attention.weights(x, x, state.cache[:, :, 0], mask)
@@ -77,8 +81,9 @@ class OperA(Recognizer[OperAState]):
     def training_loss(
         self, output: Output[OperAState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
     ) -> Tensor | None:
-        """The cross-entropy of the frame classifier, mean, plus attention regularisation: the same cross-entropy weighed by the
-        attention a frame receives, over the number of frames that may look at it, so that hard frames are attended less."""
+        """The cross-entropy of the frame classifier, mean, plus attention regularisation: the same
+        cross-entropy weighed by the attention a frame receives, over the number of frames that may look at
+        it, so that hard frames are attended less."""
         if not output.auxiliary:
             return None
         labelled = labels >= 0
@@ -90,7 +95,8 @@ class OperA(Recognizer[OperAState]):
 
 
 def attention_received(attention: Tensor, labelled: Tensor) -> Tensor:
-    """Attention (b, l, l) that each frame of a call receives from the labelled frames at or after it, per such frame: (b, l)."""
+    """Attention (b, l, l) that each frame of a call receives from the labelled frames at or after it, per
+    such frame: (b, l)."""
     asked = labelled.to(attention.dtype)
     may_look = asked.flip(1).cumsum(1).flip(1)
     return (attention * asked[..., None]).sum(1) / may_look.clamp(min=1)

@@ -1,15 +1,18 @@
-"""SR-Mamba (Cao et al., 2024): Mamba blocks that scan the video in both directions; and the same blocks with the forward scan alone.
+"""SR-Mamba (Cao et al., 2024): Mamba blocks that scan the video in both directions; and the same blocks with
+the forward scan alone.
 
-Published: a ResNet-34 trained together with a bidirectional Mamba decoder in one step, with workflow anticipation as an auxiliary target.
-The repository holds no code. Scanning backwards in time needs the future: an online answer at frame t takes a scan of everything up to t
-in both directions, anew for every frame, at O(T) per frame and O(T^2) per video.
-Uncertain: widths, depth, how the two directions are joined (here: summed before the gate), and the auxiliary target, which is left out.
-Changed: the blocks are those of our single-path control (SSD path, gated RMSNorm, feed-forward), without its LayerNorm after the first
-projection; from `sr-mamba-forward` only the direction differs.
-Evaluation re-scans the prefix for every frame and is causal. Training, as published, answers all frames of a clip from one pass over
-the procedure up to the clip's end, so a training frame sees the rest of its clip. With a single block the backward scan adds nothing
-online: at the newest frame it has seen that frame alone. What it adds comes from the blocks above, whose forward scan reads tokens that
-it has revised."""
+Published: a ResNet-34 trained together with a bidirectional Mamba decoder in one step, with workflow
+anticipation as an auxiliary target. The repository holds no code. Scanning backwards in time needs the
+future: an online answer at frame t takes a scan of everything up to t in both directions, anew for every
+frame, at O(T) per frame and O(T^2) per video.
+Uncertain: widths, depth, how the two directions are joined (here: summed before the gate), and the auxiliary
+target, which is left out.
+Changed: the blocks are those of our single-path control (SSD path, gated RMSNorm, feed-forward), without its
+LayerNorm after the first projection; from `sr-mamba-forward` only the direction differs. Evaluation re-scans
+the prefix for every frame and is causal. Training, as published, answers all frames of a clip from one pass
+over the procedure up to the clip's end, so a training frame sees the rest of its clip. With a single block
+the backward scan adds nothing online: at the newest frame it has seen that frame alone. What it adds comes
+from the blocks above, whose forward scan reads tokens that it has revised."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -51,7 +54,8 @@ class SRMambaConfig(RecognizerConfig):
 
 
 def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x (b, l, ...) with the first `lengths` (b,) of every lane, or all, in reverse order; the rest stays where it is."""
+    """x (b, l, ...) with the first `lengths` (b,) of every lane, or all, in reverse order; the rest stays
+    where it is."""
     if lengths is None:
         return x.flip(1)
     at = torch.arange(x.shape[1], device=x.device)
@@ -66,7 +70,8 @@ def last_of(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 class ScanBlock(nn.Module):
-    """x + Linear(RMSNorm((forward scan + backward scan) SiLU(gate))), then x + FFN(x), each behind a LayerNorm."""
+    """x + Linear(RMSNorm((forward scan + backward scan) SiLU(gate))), then x + FFN(x), each behind a
+    LayerNorm."""
 
     def __init__(self, config: SRMambaConfig, both_ways: bool) -> None:
         super().__init__()
@@ -80,15 +85,18 @@ class ScanBlock(nn.Module):
         self.ffn = FeedForward(width, config.ffn_ratio)
 
     def forward(self, x: Tensor, state: PathState, lengths: Tensor | None = None) -> tuple[Tensor, PathState]:
-        """x (b, l, d); the state is the forward scan's. lengths (b,): how many frames a lane has before padding; all without it.
+        """x (b, l, d); the state is the forward scan's. lengths (b,): how many frames a lane has before
+        padding; all without it.
 
-        The backward scan starts from nothing at a lane's last frame. Both scans meet the padding last, so it changes no frame."""
+        The backward scan starts from nothing at a lane's last frame. Both scans meet the padding last, so it
+        changes no frame."""
         u = self.norm(x)
         ahead = self.forward_path(u, state, ())
         return self._join(x, u, ahead.y, ahead.gate, lengths), ahead.state
 
     def newest(self, x: Tensor, state: PathState, lengths: Tensor) -> Tensor:
-        """What `forward` gives at each lane's last frame: (b, 1, d). There the backward scan has seen that frame alone."""
+        """What `forward` gives at each lane's last frame: (b, 1, d). There the backward scan has seen that
+        frame alone."""
         u = self.norm(x)
         ahead = self.forward_path(u, state, ())
         last_x, last_u, y, gate = (last_of(line, lengths) for line in (x, u, ahead.y, ahead.gate))
@@ -129,7 +137,8 @@ class ScanStack(nn.Module):
         return self.classifier(self.norm(x)), tuple(after)
 
     def newest(self, features: Tensor, lengths: Tensor) -> Tensor:
-        """Logits (b, k) of each lane's last frame, for lanes (b, l, d_feature) that begin here and have `lengths` frames."""
+        """Logits (b, k) of each lane's last frame, for lanes (b, l, d_feature) that begin here and have
+        `lengths` frames."""
         x, (*states, last) = self.embed(features), self.initial_state(full(features))
         *blocks, top = self.blocks
         for block, state in zip(blocks, states, strict=True):
@@ -177,8 +186,8 @@ class SRMamba(Recognizer[PrefixState]):
         return self._answer(features, state, lambda known, seen, lanes: self._scan(known, seen, n_frames[lanes]))
 
     def _answer(self, features: Tensor, state: PrefixState, scan: Callable[[Tensor, int, list[int]], Tensor]) -> Output[PrefixState]:
-        """`scan` gives the logits (b, l, k) of lanes that have all seen as many frames before: from what they know, that number, and
-        which lanes they are."""
+        """`scan` gives the logits (b, l, k) of lanes that have all seen as many frames before: from what they
+        know, that number, and which lanes they are."""
         length, after = features.shape[1], self._remember(features, state)
         alike: dict[int, list[int]] = defaultdict(list)
         for lane, seen in enumerate(state.frame_index):
@@ -190,11 +199,13 @@ class SRMamba(Recognizer[PrefixState]):
         return Output(torch.stack([logits[lane] for lane in range(len(state.frame_index))]), None, after)
 
     def _scan(self, known: Tensor, seen: int, n_frames: Tensor) -> Tensor:
-        """Logits after `seen` frames, (b, l, k), of one pass in both directions over known (b, seen + l, d), padding left out."""
+        """Logits after `seen` frames, (b, l, k), of one pass in both directions over known (b, seen + l, d),
+        padding left out."""
         return self.stack(known, self.stack.initial_state(full(known)), seen + n_frames)[0][:, seen:]
 
     def _rescan(self, known: Tensor, seen: int) -> Tensor:
-        """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k). Several prefixes share a pass."""
+        """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k). Several
+        prefixes share a pass."""
         answers = []
         for start in range(seen + 1, known.shape[1] + 1, PREFIXES_AT_ONCE):
             stops = torch.arange(start, min(start + PREFIXES_AT_ONCE, known.shape[1] + 1), device=known.device)

@@ -1,17 +1,20 @@
-"""Surgformer's hierarchical temporal attention (Yang et al., MICCAI 2024), on frame features instead of patches.
+"""Surgformer's hierarchical temporal attention (Yang et al., MICCAI 2024), on frame features instead of
+patches.
 
-Published (code released): a TimeSformer-style ViT-B/16 of 12 blocks on 16 frames, 4 seconds apart, that end at the current one; at the
-start of a video the earliest frame on this grid is repeated. A block has temporal attention per patch at three scales (last 4, last 8,
-all 16 frames), each with its own projections; the projected answer of a shorter scale is averaged half and half into the end of
-the next wider one before that is projected; then a linear layer and a residual. Spatial attention within each frame over its
-patches and the class token follows, whose answers for the class token are averaged over frames; then an MLP. Attention inside the
-window goes both ways, but the window ends now.
+Published (code released): a TimeSformer-style ViT-B/16 of 12 blocks on 16 frames, 4 seconds apart, that end
+at the current one; at the start of a video the earliest frame on this grid is repeated. A block has temporal
+attention per patch at three scales (last 4, last 8, all 16 frames), each with its own projections; the
+projected answer of a shorter scale is averaged half and half into the end of the next wider one before that
+is projected; then a linear layer and a residual. Spatial attention within each frame over its patches and the
+class token follows, whose answers for the class token are averaged over frames; then an MLP. Attention inside
+the window goes both ways, but the window ends now.
 Uncertain: nothing of the temporal part.
-Changed: a frame is one feature instead of 196 patches: spatial attention is between this feature and the class token. Feature
-projection and learned codes of the 16 places stand for patch embedding and its position codes. Nothing can be kept between frames
-but the raw features, because tokens mix from the first block on, so a live frame costs 16 tokens through every block.
-Not taken over: Kinetics weights, mixup and other image augmentation, stochastic depth, and the variant in which the last frame's class
-token attends to the others (HTA-KCA)."""
+Changed: a frame is one feature instead of 196 patches: spatial attention is between this feature and the
+class token. Feature projection and learned codes of the 16 places stand for patch embedding and its position
+codes. Nothing can be kept between frames but the raw features, because tokens mix from the first block on, so
+a live frame costs 16 tokens through every block.
+Not taken over: Kinetics weights, mixup and other image augmentation, stochastic depth, and the variant in
+which the last frame's class token attends to the others (HTA-KCA)."""
 
 from dataclasses import dataclass, replace
 
@@ -53,7 +56,8 @@ class SurgformerState(LaneState):
 
 
 class Surgformer(Recognizer[SurgformerState]):
-    """window of f -> blocks of three-scale temporal attention, attention with the class token, MLP -> class token -> linear."""
+    """window of f -> blocks of three-scale temporal attention, attention with the class token, MLP -> class
+    token -> linear."""
 
     name = "surgformer"
     config_class = SurgformerConfig
@@ -95,15 +99,18 @@ class Surgformer(Recognizer[SurgformerState]):
 
 
 def window_ages(place: Tensor, n_frames: int, stride: int) -> Tensor:
-    """How many frames back each frame of a window lies, oldest first: (b, l) places in the procedure -> (b, l, n).
+    """How many frames back each frame of a window lies, oldest first: (b, l) places in the procedure -> (b,
+    l, n).
 
-    A window that would reach before the first frame repeats the earliest frame that a whole number of strides reaches."""
+    A window that would reach before the first frame repeats the earliest frame that a whole number of strides
+    reaches."""
     ages = stride * torch.arange(n_frames - 1, -1, -1, device=place.device)
     return torch.minimum(ages, (place // stride * stride)[..., None])
 
 
 class HierarchicalBlock(nn.Module):
-    """Temporal attention at three scales, attention between each frame and the class token, and an MLP, each added to what it got."""
+    """Temporal attention at three scales, attention between each frame and the class token, and an MLP, each
+    added to what it got."""
 
     def __init__(self, width: int, n_heads: int, mlp_ratio: int) -> None:
         super().__init__()
@@ -128,7 +135,8 @@ class HierarchicalBlock(nn.Module):
         return both[:, 1:], both[:, :1]
 
     def hierarchical(self, tokens: Tensor) -> Tensor:
-        """Attention over the last quarter, the last half and all frames; a shorter scale is averaged into the end of the next."""
+        """Attention over the last quarter, the last half and all frames; a shorter scale is averaged into the
+        end of the next."""
         n_frames = tokens.shape[1]
         answer = tokens[:, :0]
         for scale, length in zip(self.scales, (n_frames // 4, n_frames // 2, n_frames), strict=True):
@@ -154,7 +162,8 @@ class SelfAttention(nn.Module):
         return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
 
     def between_two(self, x: Tensor) -> Tensor:
-        """The answer for sets of two tokens (..., 2, d), where the softmax is a sigmoid of the difference: many small sets at once."""
+        """The answer for sets of two tokens (..., 2, d), where the softmax is a sigmoid of the difference:
+        many small sets at once."""
         query, key, value = (part.unflatten(-1, (self.n_heads, -1)) for part in self.packed(x).chunk(3, dim=-1))  # (..., 2, h, c)
         (first, second), (early, late) = key.unbind(-3), value.unbind(-3)
         share = torch.sigmoid((query * (first - second).unsqueeze(-3)).sum(-1, keepdim=True) / query.shape[-1] ** 0.5)

@@ -1,11 +1,13 @@
 """SV-RCNet: an LSTM that starts anew on the last few frames for every prediction.
 
-Published (code): features -> LSTM of 512 units -> dropout 0.5 -> linear, trained end to end on clips of 3 frames (Caffe; SGD 5e-4,
-momentum 0.9, LSTM rate ten times the backbone's) or 4 frames (PyTorch; Adam 1e-3, backbone 1e-4, batch of 100 clips).
+Published (code): features -> LSTM of 512 units -> dropout 0.5 -> linear, trained end to end on clips of 3
+frames (Caffe; SGD 5e-4, momentum 0.9, LSTM rate ten times the backbone's) or 4 frames (PyTorch; Adam 1e-3,
+backbone 1e-4, batch of 100 clips).
 Uncertain: which of the two the published scores belong to; the clip's length is a setting.
-Changed: a frame's answer is the LSTM's last step on the frames there are, also for the first frames of a procedure, where the authors
-copy the first full clip's answer back, which looks ahead. Ten-crop averaging, the mean over the clip's steps and the phase-order filter
-after the network are left out. Clips of all frames are trained, not sampled ones."""
+Changed: a frame's answer is the LSTM's last step on the frames there are, also for the first frames of a
+procedure, where the authors copy the first full clip's answer back, which looks ahead. Ten-crop averaging,
+the mean over the clip's steps and the phase-order filter after the network are left out. Clips of all frames
+are trained, not sampled ones."""
 
 from dataclasses import dataclass, replace
 

@@ -1,12 +1,14 @@
 """TeCNO: a causal multi-stage temporal convolutional network.
 
-Published (code): each stage is a 1x1 convolution to F maps, L residual layers (kernel-3 convolution with dilation 1, 2, 4, ..., ReLU,
-1x1 convolution, dropout 0.5) and a 1x1 convolution to the phases; the second stage reads the softmax of the first. L = 8, F = 32 in the
-released configuration; the author names L = 9, F = 64 as the best published one. One whole video per update, Adam 7e-5, 12 to 16
-epochs, mean over stages of a cross-entropy weighted by median frequency; features of a ResNet-50 trained on phases and tools.
+Published (code): each stage is a 1x1 convolution to F maps, L residual layers (kernel-3 convolution with
+dilation 1, 2, 4, ..., ReLU, 1x1 convolution, dropout 0.5) and a 1x1 convolution to the phases; the second
+stage reads the softmax of the first. L = 8, F = 32 in the released configuration; the author names L = 9, F =
+64 as the best published one. One whole video per update, Adam 7e-5, 12 to 16 epochs, mean over stages of a
+cross-entropy weighted by median frequency; features of a ResNet-50 trained on phases and tools.
 Uncertain: how much of the published score is the feature extractor's.
-Changed: no softmax before the cross-entropy (the released training applies it twice); the losses of the stages are summed, not averaged,
-and label smoothing, where it is asked for, is on the last stage. Streaming keeps the last 2 x dilation inputs of every layer."""
+Changed: no softmax before the cross-entropy (the released training applies it twice); the losses of the
+stages are summed, not averaged, and label smoothing, where it is asked for, is on the last stage. Streaming
+keeps the last 2 x dilation inputs of every layer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -77,7 +79,8 @@ class Stage(nn.Module):
 
 
 class TeCNO(Recognizer[TeCNOState]):
-    """A fixed receptive field: 1 + 2 (2^L - 1) frames per stage, 17 minutes at one frame per second for 8 layers and two stages."""
+    """A fixed receptive field: 1 + 2 (2^L - 1) frames per stage, 17 minutes at one frame per second for 8
+    layers and two stages."""
 
     name = "tecno"
     config_class = TeCNOConfig

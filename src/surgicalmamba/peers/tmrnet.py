@@ -1,16 +1,18 @@
 """TMRNet (Jin et al., TMI 2021): a short clip's LSTM that asks a memory bank of its own past outputs.
 
-Published (code released): an LSTM of 512 over the last 10 frames, started anew for every frame, gives S. A bank holds what a copy of that
-model, trained before and frozen, gave for the 30 frames before, newest first. A temporal variation layer takes the element-wise maximum
-of five views of the bank: convolutions of kernel 3, 5 and 7, a maximum of neighbours, and the bank itself. A non-local operator lets S
-ask the result: scaled dot product, LayerNorm, ReLU, linear, dropout 0.2, added to S. S and the answer are joined, linear 512, dropout
+Published (code released): an LSTM of 512 over the last 10 frames, started anew for every frame, gives S. A
+bank holds what a copy of that model, trained before and frozen, gave for the 30 frames before, newest first.
+A temporal variation layer takes the element-wise maximum of five views of the bank: convolutions of kernel 3,
+5 and 7, a maximum of neighbours, and the bank itself. A non-local operator lets S ask the result: scaled dot
+product, LayerNorm, ReLU, linear, dropout 0.2, added to S. S and the answer are joined, linear 512, dropout
 0.5, ReLU, linear.
 Uncertain: nothing of the temporal part.
-Changed: one LSTM serves both and no gradient flows into the bank, so one training does. The first 9 frames have no published answer and
-the released bank of a new video reads on into the video before it; here the clip and the bank are shorter at a procedure's start, and an
-empty bank answers with zeros before the LayerNorm.
-Also: each frame's share in the convolutions is computed once, not once per window it lies in, and the key and value projections act on
-the query and the answer instead of on 30 entries; the numbers are the same. The key has no bias, which would move no weight."""
+Changed: one LSTM serves both and no gradient flows into the bank, so one training does. The first 9 frames
+have no published answer and the released bank of a new video reads on into the video before it; here the clip
+and the bank are shorter at a procedure's start, and an empty bank answers with zeros before the LayerNorm.
+Also: each frame's share in the convolutions is computed once, not once per window it lies in, and the key and
+value projections act on the query and the answer instead of on 30 entries; the numbers are the same. The key
+has no bias, which would move no weight."""
 
 from dataclasses import dataclass, replace
 
@@ -96,10 +98,12 @@ class TMRNet(Recognizer[TMRNetState]):
 
 
 class TemporalVariation(nn.Module):
-    """Element-wise maximum over the bank, its convolutions (zeros beyond its ends) and the larger of each entry and its newer neighbour.
+    """Element-wise maximum over the bank, its convolutions (zeros beyond its ends) and the larger of each
+    entry and its newer neighbour.
 
-    Entry i of a bank that ends before frame t belongs to frame t - 1 - i. Far from both ends of the bank its value depends on that frame
-    and its neighbours alone, so it is computed once per frame for each distance from an end that matters, and then put into banks."""
+    Entry i of a bank that ends before frame t belongs to frame t - 1 - i. Far from both ends of the bank its
+    value depends on that frame and its neighbours alone, so it is computed once per frame for each distance
+    from an end that matters, and then put into banks."""
 
     def __init__(self, width: int, kernels: tuple[int, ...], bank_len: int) -> None:
         super().__init__()
@@ -118,7 +122,8 @@ class TemporalVariation(nn.Module):
         return [convolution for convolution in self.convolutions if isinstance(convolution, nn.Conv1d)]
 
     def _value(self, line: Tensor, taps: list[list[Tensor]], n_newer: int, n_older: int) -> Tensor:
-        """The layer's value at every frame (b, t, d) if its bank had so many newer and older entries, up to the reach of a kernel."""
+        """The layer's value at every frame (b, t, d) if its bank had so many newer and older entries, up to
+        the reach of a kernel."""
         newer = shifted(line, -1) if n_newer else torch.zeros_like(line)
         value = torch.maximum(line, newer)
         for convolution, products in zip(self._convolutions(), taps, strict=True):

@@ -1,15 +1,18 @@
-"""Trans-SVNet (Gao et al., MICCAI 2021): a small transformer that lets the current frame ask the last answers of TeCNO.
+"""Trans-SVNet (Gao et al., MICCAI 2021): a small transformer that lets the current frame ask the last answers
+of TeCNO.
 
-Published (code): frozen frame features and a frozen TeCNO (8 layers, 32 maps). A transformer as wide as there are phases, with 8 heads of
-32, feed-forward width 32, one encoder layer, one decoder layer and no positional code. The encoder attends among TeCNO's last 30 logit
-vectors, zeros before the video's start. The decoder's query is tanh of a bias-free projection of the current frame; it attends to the
-30 and its output, as wide as the phases, is the logits. Residual sums are normalised without learned scale. Three trainings one after
-the other: SGD for the features, Adam 5e-4 for TeCNO, Adam 1e-3 for 25 epochs for the transformer.
+Published (code): frozen frame features and a frozen TeCNO (8 layers, 32 maps). A transformer as wide as there
+are phases, with 8 heads of 32, feed-forward width 32, one encoder layer, one decoder layer and no positional
+code. The encoder attends among TeCNO's last 30 logit vectors, zeros before the video's start. The decoder's
+query is tanh of a bias-free projection of the current frame; it attends to the 30 and its output, as wide as
+the phases, is the logits. Residual sums are normalised without learned scale. Three trainings one after the
+other: SGD for the features, Adam 5e-4 for TeCNO, Adam 1e-3 for 25 epochs for the transformer.
 Uncertain: nothing of the temporal part.
-Changed: TeCNO learns at the same time, from its own cross-entropy, and gets no gradient from the transformer: one training at one rate.
-As in the release, where TeCNO is finished by then, the transformer learns from answers without dropout; TeCNO learns with it. Class
-weights, where they are asked for, are on the answers of both; the release weighs TeCNO's alone. The zeros before the start take part in
-the attention, as published."""
+Changed: TeCNO learns at the same time, from its own cross-entropy, and gets no gradient from the transformer:
+one training at one rate. As in the release, where TeCNO is finished by then, the transformer learns from
+answers without dropout; TeCNO learns with it. Class weights, where they are asked for, are on the answers of
+both; the release weighs TeCNO's alone. The zeros before the start take part in the attention, as
+published."""
 
 import math
 from collections.abc import Iterator
@@ -70,7 +73,8 @@ class TransSVNet(Recognizer[TransSVNetState]):
         return self._ask(features, state, self.tecno.temporal(features, _memory_of_tecno(state)))
 
     def temporal_in_training(self, features: Tensor, state: TransSVNetState, n_frames: Tensor) -> Output[TransSVNetState]:
-        """TeCNO twice: with dropout for its own loss, and as it is live for the transformer and for what is carried on."""
+        """TeCNO twice: with dropout for its own loss, and as it is live for the transformer and for what is
+        carried on."""
         learning = self.tecno.temporal(features, _memory_of_tecno(state))
         with torch.no_grad(), at_rest(self.tecno):
             said = self.tecno.temporal(features, _memory_of_tecno(state))
@@ -107,7 +111,8 @@ def at_rest(network: nn.Module) -> Iterator[None]:
 
 
 class NarrowLayer(nn.Module):
-    """Attention with heads wider than the tokens and a feed-forward layer, without biases; each added, then normalised."""
+    """Attention with heads wider than the tokens and a feed-forward layer, without biases; each added, then
+    normalised."""
 
     def __init__(self, width: int, n_heads: int, d_head: int, d_hidden: int) -> None:
         super().__init__()
@@ -119,8 +124,8 @@ class NarrowLayer(nn.Module):
     def forward(self, x: Tensor, source: Tensor) -> Tensor:
         """x (m, q, k) asks source (m, n, k): (m, q, k).
 
-        Tokens are narrower than heads, so the products of a head's matrices are small, k x k, and attention runs on the tokens
-        themselves: (x Wq)(s Wk)^T = x (Wq Wk^T) s^T, and P (s Wv) Wo = (P s)(Wv Wo)."""
+        Tokens are narrower than heads, so the products of a head's matrices are small, k x k, and attention
+        runs on the tokens themselves: (x Wq)(s Wk)^T = x (Wq Wk^T) s^T, and P (s Wv) Wo = (P s)(Wv Wo)."""
         query, key, value = (part.weight.unflatten(0, (self.n_heads, -1)) for part in (self.query, self.key, self.value))  # (h, p, k)
         pairs = torch.einsum("hpi,hpj->hij", query, key) / math.sqrt(query.shape[1])
         asked = torch.einsum("mqi,hij->mhqj", x, pairs)

@@ -1,18 +1,18 @@
-"""Settings of a training run. Where the paper is silent the authors' released value is the default, and the description says so."""
+"""Settings of a training run. Where the paper is silent the authors' released value is the default, and the
+description says so."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializationInfo, ValidationError, model_serializer, model_validator
 
-from surgicalmamba.config import Positive, Section
+from surgicalmamba.config import Positive, Section, one_line, override
 from surgicalmamba.data.transforms import AugmentConfig
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.recognizer import RecognizerConfig
 from surgicalmamba.model.registry import DEFAULT, network_of, settings_of
-from surgicalmamba.model.surgical_mamba import PRESETS, ModelConfig
 
 Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -84,11 +84,85 @@ class OptimSettings(Section):
     average_decay: Share = Field(0.0, description="Exponential moving average of the weights, per update; 0 for none.")
 
 
-class NetworkSettings(Section):
-    """Which network is trained."""
+class RecognizerSettings(Section):
+    """Which network is trained. Its own settings stand beside `name`, `preset` and `variant`, as fields of
+    its config class: `{name: lstm, d_hidden: 64}`. They are put over those of the preset."""
 
     name: str = Field(DEFAULT, description="surgicalmamba, or a peer such as tecno (docs/peers.md).")
-    settings: dict[str, Any] = Field({}, description="Settings of a peer, over its defaults; SurgicalMamba's are under model.")
+    preset: str = Field(
+        "paper", description="Settings to start from: paper, release (model and recipe) or tiny. A peer takes its backbone from it."
+    )
+    variant: str = Field("full", description="Row of the ablation table, such as full or without-z (VARIANTS); peers have none.")
+    network: RecognizerConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_network(cls, values: object) -> object:
+        """Build the network's config from the settings that stand beside its name."""
+        if not isinstance(values, Mapping) or "network" in values:
+            return values
+        choice = {key: values[key] for key in ("name", "preset", "variant") if key in values}
+        settings = {key: value for key, value in values.items() if key not in choice}
+        name = str(choice.get("name", DEFAULT))
+        config_class = network_of(name).config_class
+        base = {**config_class.preset_settings(str(choice.get("preset", "paper"))), **settings_of(name)}
+        if settings.get("d_feature") is not None and "backbone" not in settings:
+            base["backbone"] = None  # features take the place of the preset's backbone
+        try:
+            return {**choice, "network": config_class(**merge(base, settings))}
+        except ValidationError as error:
+            raise ConfigError(one_line(config_class, error, "recognizer.")) from None
+
+    @model_validator(mode="after")
+    def _check(self) -> "RecognizerSettings":
+        if not isinstance(self.network, network_of(self.name).config_class):
+            raise ValueError(f"the settings are a {type(self.network).__name__}, which {self.name} does not take.")
+        return self
+
+    @model_serializer
+    def _flat(self, info: SerializationInfo) -> dict[str, object]:
+        choice: dict[str, object] = {"name": self.name, "preset": self.preset, "variant": self.variant}
+        return {**choice, **self.network.model_dump(mode=info.mode)}
+
+
+def merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    """Nested settings put over others."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+OF_ANY_NETWORK = ("preset", "variant", "backbone", "d_feature", "standardise")
+"""Settings of `recognizer` that stay when an override names another network; all others belong to the network
+before."""
+
+
+def merge_recognizer(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    """`merge` for the section `recognizer`, where `over` may name another network."""
+    before = base.get("name", DEFAULT)
+    if over.get("name", before) != before:
+        base = {key: value for key, value in base.items() if key in OF_ANY_NETWORK}
+    return merge(base, over)
+
+
+def in_one_section(values: Mapping[str, object]) -> dict[str, object]:
+    """Settings with everything about the network under `recognizer`.
+
+    A name alone stands for its section, and version 0.1 had other places: `preset`, `variant`, the settings
+    of SurgicalMamba under `model`, those of a peer under `recognizer.settings`. A peer took from `model` what
+    any network has."""
+    model, recognizer = values.get("model") or {}, values.get("recognizer") or {}
+    model = dict(model) if isinstance(model, RecognizerConfig) else model
+    recognizer = {"name": recognizer} if isinstance(recognizer, str) else recognizer
+    if not isinstance(model, Mapping) or not isinstance(recognizer, Mapping):
+        raise ConfigError("recognizer must be the name of a network or a mapping of settings.")
+    old = {**{key: values[key] for key in ("preset", "variant") if key in values}, **model}
+    new = {key: value for key, value in recognizer.items() if key != "settings"}
+    merged = merge_recognizer(old, {**new, **(recognizer.get("settings") or {})})
+    rest = {key: value for key, value in values.items() if key not in ("preset", "variant", "model", "recognizer")}
+    return {**({"recognizer": merged} if merged else {}), **rest}
 
 
 _RELEASE_AUGMENT = {"resize": 264, "scale": 0.05, "saturation": 0.0, "hue_deg": 0.0, "rgb_shift": 15.0, "probability": 0.5, "draw": "frame"}
@@ -99,7 +173,8 @@ RELEASE_TRAINING: dict[str, object] = {
     "precision": "bf16",
     "select_by": "accuracy",
 }
-"""What the authors' released recipe does otherwise than the defaults, beside the model; preset `release` fills it in."""
+"""What the authors' released recipe does otherwise than the defaults, beside the model; preset `release`
+fills it in."""
 
 RELEASE_DIFFERENCES: dict[str, str] = {
     "windows": "a window of six clips goes on into the next video; theirs ends with its video.",
@@ -114,12 +189,13 @@ RELEASE_DIFFERENCES: dict[str, str] = {
 
 
 class TrainConfig(Section):
-    """A whole run. `preset` fills in the model, and for `release` the recipe; settings given replace parts of it."""
+    """A whole run. The recognizer's preset fills in the network, and `release` the recipe; other settings
+    replace parts of it."""
 
-    preset: str = Field("paper", description="paper, release (model and recipe) or tiny.")
-    variant: str = Field("full", description="Row of the ablation table, such as full or without-z (config.VARIANTS).")
-    model: ModelConfig = Field(ModelConfig(), description="The network; phases and feature width come from the dataset.")
-    recognizer: NetworkSettings = Field(NetworkSettings(), description="The network to train; a name alone will do.")
+    recognizer: RecognizerSettings = Field(
+        default_factory=lambda: RecognizerSettings.model_validate({}),
+        description="The network to train, a name alone or with settings; phases and feature width come from the dataset.",
+    )
     init: str | None = Field(
         None,
         description="Checkpoint or run to fine-tune from, a folder or Hub id: every weight of it that fits the network by name and shape. "
@@ -147,43 +223,47 @@ class TrainConfig(Section):
     select_by: Literal["jaccard", "accuracy"] = Field("jaccard", description="Metric by which the best epoch is chosen. Release: accuracy.")
     run: str = Field("runs/train", description="Folder of the run.")
 
-    @field_validator("recognizer", mode="before")
-    @classmethod
-    def _name_alone(cls, value: object) -> object:
-        return {"name": value} if isinstance(value, str) else value
-
     @property
     def network(self) -> RecognizerConfig:
         """The config of the network that is trained."""
-        name, settings = self.recognizer.name, self.recognizer.settings
-        if name == DEFAULT:
-            if settings:
-                raise ConfigError("recognizer.settings are a peer's; SurgicalMamba's are under model.")
-            return self.model
-        return network_of(name).config_class(**{**settings_of(name), **settings})
+        return self.recognizer.network
+
+    def with_network(self, network: RecognizerConfig) -> "TrainConfig":
+        """A copy with other settings of the same network."""
+        return self.with_(recognizer=self.recognizer.with_(network=network))
+
+    def with_variant(self, variant: str) -> "TrainConfig":
+        return self.with_(recognizer=self.recognizer.with_(variant=variant))
+
+    def for_network(self, name: str, **settings: object) -> "TrainConfig":
+        """The same recipe for another network."""
+        return self.with_(recognizer=merge_recognizer(self.recognizer.model_dump(), {"name": name, **settings}))
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_preset(cls, values: object) -> object:
-        """Put the settings given over those of the preset."""
-        if not isinstance(values, Mapping) or isinstance(values.get("model"), ModelConfig):
+    def _fill_in_recipe(cls, values: object) -> object:
+        """Put the settings over those of the preset's recipe."""
+        if not isinstance(values, Mapping) or isinstance(values.get("recognizer"), RecognizerSettings):
             return values
-        name = values.get("preset", "paper")
-        if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}; presets: {', '.join(PRESETS)}.")
-        given = values.get("model") or {}
-        if not isinstance(given, Mapping):
-            raise ValueError("model must be a mapping of settings.")
-        recipe = RELEASE_TRAINING if name == "release" else {}
-        return _merge(recipe, {**values, "model": _merge(PRESETS[str(name)].model_dump(), given)})
+        values = in_one_section(values)
+        recognizer = values.get("recognizer", {})
+        is_release = isinstance(recognizer, Mapping) and recognizer.get("preset") == "release"
+        return merge(RELEASE_TRAINING, values) if is_release else values
 
-
-def _merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
+    @classmethod
+    def overridden(cls, values: dict[str, object], overrides: Sequence[str]) -> dict[str, object]:
+        """Overrides of `recognizer` change the settings they name, and may name another network; others
+        replace what they name."""
+        values = in_one_section(values)
+        for text in overrides:
+            change = in_one_section(override({}, [text]))
+            if "recognizer" in change:
+                base, over = values.get("recognizer", {}), change["recognizer"]
+                assert isinstance(base, Mapping) and isinstance(over, Mapping)  # in_one_section makes them so
+                values["recognizer"] = merge_recognizer(base, over)
+            else:
+                override(values, [text])
+        return values
 
 
 # Every setting of a run as rows of text, read from the config models: the one source of names, defaults and descriptions.
@@ -202,6 +282,9 @@ def setting_rows(section: Section, prefix: str = "") -> Iterator[SettingRow]:
     """The settings of a section and, below each part of it, the part's own."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
+        if isinstance(value, RecognizerConfig):  # its settings stand beside the network's name
+            yield from setting_rows(value, prefix)
+            continue
         choices = [t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type) and issubclass(t, Section)]
         if not choices:
             yield SettingRow(prefix + name, _as_yaml(value), field.description or "")

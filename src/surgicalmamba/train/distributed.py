@@ -1,8 +1,10 @@
-"""Several processes as one: each has its own lanes, and gradients are summed so that they equal those of one process with all lanes.
+"""Several processes as one: each has its own lanes, and gradients are summed so that they equal those of one
+process with all lanes.
 
-Plain torch.distributed, started by torchrun. A wrapper library would save less than this file holds: with the loss divided by the
-number of labelled frames of all processes before the backward pass, the sum of the gradients is the gradient of the whole, whatever
-share of the frames each process has; nothing has to know about several calls per update or about lanes that have run out."""
+Plain torch.distributed, started by torchrun. A wrapper library would save less than this file holds: with the
+loss divided by the number of labelled frames of all processes before the backward pass, the sum of the
+gradients is the gradient of the whole, whatever share of the frames each process has; nothing has to know
+about several calls per update or about lanes that have run out."""
 
 import os
 import sys
@@ -18,7 +20,6 @@ from torch import Tensor
 from surgicalmamba.core.state import BlockState, ModelState, PathState
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
-from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ def leave_world() -> None:
 
 
 def leave_process() -> None:
-    """End one of several processes, whose work is done and written, without taking the interpreter down. A single one goes on.
+    """End one of several processes, whose work is done and written, without taking the interpreter down. A
+    single one goes on.
 
-    PyTorch's gloo threads let go of the tensors of a message a moment after it has arrived; one that does so while the interpreter is
-    being taken down aborts the process (pytorch issue 190489), and torchrun calls the whole run failed."""
+    PyTorch's gloo threads let go of the tensors of a message a moment after it has arrived; one that does so
+    while the interpreter is being taken down aborts the process (pytorch issue 190489), and torchrun calls
+    the whole run failed."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -100,7 +103,8 @@ def leave_process() -> None:
 
 
 def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
-    """Split a model's parameters over the processes, in place: backbone, each block and the head are put together one at a time.
+    """Split a model's parameters over the processes, in place: backbone, each block and the head are put
+    together one at a time.
 
     Gradients come out as the sum over processes, as `World.sum_gradients` gives them for whole models."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -109,15 +113,11 @@ def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     except ImportError:
         raise ConfigError("distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade.") from None
-    if not isinstance(model, SurgicalMamba):
-        raise ConfigError(f"distributed=shard splits SurgicalMamba; train {model.name} with distributed=replicate, it is small.")
-    check_shardable(model)
+    units = model.shard_units()
     # We change no output in place, which is what this warns of.
     warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
     _show_tensors_in_records()
     mesh = init_device_mesh(device.type, (world.size,))
-    units: list[torch.nn.Module] = [*model.blocks, model.head]
-    units += [] if model.backbone is None else [model.backbone]
     for unit in (*units, model):
         fully_shard(unit, mesh=mesh)
         assert isinstance(unit, FSDPModule)
@@ -127,18 +127,9 @@ def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
         register_fsdp_forward_method(model, entry)
 
 
-def check_shardable(model: SurgicalMamba) -> None:
-    """Refuse a slow chunk longer than a clip: some processes would rotate where others do not, and their gradients could not be joined."""
-    slow, clip_len = model.config.block.slow, model.config.clip_len
-    if slow.rotation is not None and slow.chunk_len > clip_len:
-        raise ConfigError(
-            f"block.slow.chunk_len={slow.chunk_len} exceeds clip_len={clip_len}, which distributed=shard cannot train; "
-            "use distributed=replicate or a shorter chunk."
-        )
-
-
 def _show_tensors_in_records() -> None:
-    """Let PyTorch see the tensors inside our records: gradients that enter a block through its carried state need its weights there."""
+    """Let PyTorch see the tensors inside our records: gradients that enter a block through its carried state
+    need its weights there."""
     from torch.utils import _pytree
 
     for record in (PathState, BlockState, ModelState, Output):
@@ -147,7 +138,8 @@ def _show_tensors_in_records() -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """True without importing what sharded tensors need, which takes a second that most runs can do without."""
+    """True without importing what sharded tensors need, which takes a second that most runs can do
+    without."""
     return type(tensor) in (Tensor, torch.nn.Parameter)
 
 
@@ -171,7 +163,8 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
 
 
 def whole_copy(model: AnyRecognizer, keep: bool) -> AnyRecognizer | None:
-    """A whole model with a sharded model's weights, in the processes that keep it. Draws no random numbers."""
+    """A whole model with a sharded model's weights, in the processes that keep it. Draws no random
+    numbers."""
     weights = {}
     for name, value in model.state_dict().items():
         full = whole(value)

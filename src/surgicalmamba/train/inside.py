@@ -1,4 +1,5 @@
-"""What the two mechanisms do, in numbers: how far and how differently states are rotated, and whether the intensity finds boundaries."""
+"""What the two mechanisms do, in numbers: how far and how differently states are rotated, and whether the
+intensity finds boundaries."""
 
 import math
 import random
@@ -15,18 +16,20 @@ from surgicalmamba.core.rotation import faster_form, regram
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
 from surgicalmamba.eval.segments import BURST_REACH
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
-from surgicalmamba.model.surgical_mamba import Rotator, SurgicalMamba
+from surgicalmamba.model.surgical_mamba import Rotator
 from surgicalmamba.train.losses import UNLABELLED, phase_boundaries
 
 CHUNKS_AT_ONCE = 64
 """Chunks whose rotations are held in memory together."""
 AT_BOUNDARY = 0.5
-"""Transition target from which on a frame counts as being at a boundary: from 1.18 sigma_L before it to 1.18 sigma_R after it."""
+"""Transition target from which on a frame counts as being at a boundary: from 1.18 sigma_L before it to 1.18
+sigma_R after it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Planes:
-    """How a path turned its state at the end of every chunk: U and V (chunks, h, n, r) with unit columns, theta (chunks, h, r)."""
+    """How a path turned its state at the end of every chunk: U and V (chunks, h, n, r) with unit columns,
+    theta (chunks, h, r)."""
 
     U: Tensor
     V: Tensor
@@ -63,11 +66,12 @@ def rotation_measures(planes: Planes) -> RotationMeasures:
 
 
 def content_dependence(planes: Planes) -> float:
-    """|Z_c - Z_c'|_F / |Z_c - I|_F: the root mean square over all pairs of chunks and heads, over the one over chunks and heads.
+    """|Z_c - Z_c'|_F / |Z_c - I|_F: the root mean square over all pairs of chunks and heads, over the one
+    over chunks and heads.
 
-    0 for a rotation that is the same after every chunk, sqrt(2) where the turns Z - I of two chunks have nothing in common. With
-    D_c = Z_c - I the mean square over the pairs of m chunks is 2 m / (m - 1) (mean |D_c|^2 - |mean D_c|^2), so no pair is formed.
-    nan with fewer than two chunks, or where nothing turns."""
+    0 for a rotation that is the same after every chunk, sqrt(2) where the turns Z - I of two chunks have
+    nothing in common. With D_c = Z_c - I the mean square over the pairs of m chunks is 2 m / (m - 1) (mean
+    |D_c|^2 - |mean D_c|^2), so no pair is formed. nan with fewer than two chunks, or where nothing turns."""
     m = len(planes)
     if m < 2:
         return math.nan
@@ -85,9 +89,11 @@ def content_dependence(planes: Planes) -> float:
 
 
 def plane_similarity(planes: Planes) -> FloatArray:
-    """(chunks, chunks): mean cosine of the principal angles between a chunk's planes and another's, plane by plane and head by head.
+    """(chunks, chunks): mean cosine of the principal angles between a chunk's planes and another's, plane by
+    plane and head by head.
 
-    A plane is what one column of U and V spans; the networks give every column its place, so like is compared with like."""
+    A plane is what one column of U and V spans; the networks give every column its place, so like is compared
+    with like."""
     columns = torch.stack([planes.U, planes.V], dim=-1).double()  # (c, h, n, r, 2)
     bases = torch.linalg.qr(columns.permute(1, 3, 0, 2, 4).flatten(0, 1)).Q  # (h r, c, n, 2)
     total = torch.zeros(len(planes), len(planes), dtype=torch.float64)
@@ -97,7 +103,8 @@ def plane_similarity(planes: Planes) -> FloatArray:
 
 
 def mean_principal_cosine(overlap: Tensor) -> Tensor:
-    """Mean cosine of the two principal angles between planes with orthonormal bases P and Q, from M = P^T Q: (..., 2, 2) -> (...).
+    """Mean cosine of the two principal angles between planes with orthonormal bases P and Q, from M = P^T Q:
+    (..., 2, 2) -> (...).
 
     The cosines are the singular values s1, s2 of M, and (s1 + s2)^2 = |M|_F^2 + 2 |det M|."""
     determinant = overlap[..., 0, 0] * overlap[..., 1, 1] - overlap[..., 0, 1] * overlap[..., 1, 0]
@@ -142,17 +149,20 @@ class IntensityMeasures:
     after_boundaries: float
     """Mean from a boundary to sigma_R after it."""
     average_precision: float
-    """Of the intensity as a detector of frames at a boundary, those with a transition target of 0.5 or more."""
+    """Of the intensity as a detector of frames at a boundary, those with a transition target of 0.5 or
+    more."""
     boundary_share: float
     """Share of these frames: the average precision of a detector that knows nothing."""
     bce: float
     """Binary cross-entropy with the transition target."""
     bce_of_constant: float
-    """The same for the best constant, the target's mean. An intensity that is not below it has learned nothing from the frames."""
+    """The same for the best constant, the target's mean. An intensity that is not below it has learned
+    nothing from the frames."""
 
 
 def intensity_measures(logits: FloatArray, frames: BoundaryFrames) -> IntensityMeasures:
-    """Every measure of a block's intensity logits (t). The last four are over labelled frames, as the loss is."""
+    """Every measure of a block's intensity logits (t). The last four are over labelled frames, as the loss
+    is."""
     intensity = 1 / (1 + np.exp(-logits))
     known, target = logits[frames.labelled], frames.target[frames.labelled]
     at_boundary = target >= AT_BOUNDARY
@@ -168,7 +178,8 @@ def intensity_measures(logits: FloatArray, frames: BoundaryFrames) -> IntensityM
 
 
 def average_precision(scores: FloatArray, positive: BoolArray) -> float:
-    """Sum over thresholds of the precision times the gain in recall; equal scores pass a threshold together. nan without positives."""
+    """Sum over thresholds of the precision times the gain in recall; equal scores pass a threshold together.
+    nan without positives."""
     if not positive.any():
         return math.nan
     order = np.argsort(-scores, kind="stable")
@@ -192,9 +203,11 @@ Factors = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 @dataclass
 class ChunkSample:
-    """Summaries (h, p) of the chunks that a path closed: all in order, or `most` of them, each chunk with the same chance.
+    """Summaries (h, p) of the chunks that a path closed: all in order, or `most` of them, each chunk with the
+    same chance.
 
-    Which ones depends on their number alone, so epochs of a run are measured on the same chunks (reservoir sampling)."""
+    Which ones depends on their number alone, so epochs of a run are measured on the same chunks (reservoir
+    sampling)."""
 
     most: int | None
     kept: list[Tensor] = field(default_factory=list)
@@ -237,7 +250,8 @@ class Inside:
         return found
 
     def measure(self, frames: BoundaryFrames) -> "Measured":
-        """Every measure, of the paths that closed a chunk and of the blocks with intensity, for the frames that were observed."""
+        """Every measure, of the paths that closed a chunk and of the blocks with intensity, for the frames
+        that were observed."""
         rotations = {name: rotation_measures(planes) for name, planes in self.planes().items()}
         logits = torch.cat(self.logits).T.numpy() if self.logits else ()
         return Measured(rotations, [intensity_measures(block, frames) for block in logits])
@@ -247,9 +261,10 @@ class Inside:
 def look_inside(model: AnyRecognizer, most_chunks: int | None = MOST_CHUNKS) -> Iterator[Inside]:
     """Record the summary of every chunk that closes while the context is open; None keeps all of them.
 
-    `factors` of every rotator is replaced by itself with a note of its argument, and restored at the end. Outside the context
-    nothing is recorded and nothing costs; engines that captured a model before are not affected."""
-    rotators = rotators_of(model)
+    `factors` of every rotator is replaced by itself with a note of its argument, and restored at the end.
+    Outside the context nothing is recorded and nothing costs; engines that captured a model before are not
+    affected."""
+    rotators = model.rotators()
     inside = Inside(rotators, {name: ChunkSample(most_chunks) for name in rotators})
     try:
         for name, rotator in rotators.items():
@@ -268,14 +283,6 @@ def _recorded(factors: Factors, sample: ChunkSample) -> Factors:
     return record
 
 
-def rotators_of(model: AnyRecognizer) -> dict[str, Rotator]:
-    """The rotators of SurgicalMamba by the name of their path; no other network has any."""
-    if not isinstance(model, SurgicalMamba):
-        return {}
-    paths = {f"{group}{i}" if group != "head" else group: path for group, of in model.rotating_paths().items() for i, path in enumerate(of)}
-    return {name: path.rotator for name, path in paths.items() if path.rotator is not None}
-
-
 @dataclass(frozen=True)
 class Measured:
     """What a validation found inside a model; empty for a network that has neither mechanism."""
@@ -286,14 +293,16 @@ class Measured:
     """By block."""
 
     def values(self) -> dict[str, float]:
-        """For the log: slow0.theta_q50, intensity1.average_precision and so on; what could not be measured is left out."""
+        """For the log: slow0.theta_q50, intensity1.average_precision and so on; what could not be measured is
+        left out."""
         parts: dict[str, RotationMeasures | IntensityMeasures] = {**self.rotations}
         parts |= {f"intensity{block}": measures for block, measures in enumerate(self.intensities)}
         named = {f"{part}.{name}": value for part, measures in parts.items() for name, value in asdict(measures).items()}
         return {name: value for name, value in named.items() if not math.isnan(value)}
 
     def line(self) -> str:
-        """For people: median and 0.9 quantile of theta, content dependence, average precision, each a mean over blocks."""
+        """For people: median and 0.9 quantile of theta, content dependence, average precision, each a mean
+        over blocks."""
         parts = []
         for group in ("slow", "fast", "head"):
             paths = [measures for name, measures in self.rotations.items() if name.rstrip("0123456789") == group]

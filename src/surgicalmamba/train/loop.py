@@ -1,4 +1,5 @@
-"""The training loop: lanes of procedures, clip by clip, the slow state carried on, one update per TBPTT window.
+"""The training loop: lanes of procedures, clip by clip, the slow state carried on, one update per TBPTT
+window.
 
 It receives built parts and wires nothing; `train/run.py` builds them from a config."""
 
@@ -42,7 +43,8 @@ def adamw(model: nn.Module, settings: OptimSettings) -> torch.optim.AdamW:
 
 
 def _learning_rate(name: str, settings: OptimSettings) -> float:
-    """The temporal model's rate, or the backbone's, lower for every stage below the last; the stem lies below the first."""
+    """The temporal model's rate, or the backbone's, lower for every stage below the last; the stem lies below
+    the first."""
     if not name.startswith("backbone."):
         return settings.lr
     stage = re.match(r"backbone\.stages\.(\d)\.", name)
@@ -51,7 +53,8 @@ def _learning_rate(name: str, settings: OptimSettings) -> float:
 
 
 def _is_decayed(name: str, parameter: Tensor, rule: str) -> bool:
-    """`matrices` leaves out vectors: norms, biases, scales, A and D. Per-head biases are vectors stored as one matrix."""
+    """`matrices` leaves out vectors: norms, biases, scales, A and D. Per-head biases are vectors stored as
+    one matrix."""
     last = name.rsplit(".", 1)[-1]
     if rule == "all":
         return last not in ("A_log", "D")
@@ -59,7 +62,8 @@ def _is_decayed(name: str, parameter: Tensor, rule: str) -> bool:
 
 
 def learning_rate_share(step: int, n_steps: int, warmup_steps: int, final_share: float) -> float:
-    """Linear warm-up to 1, then cosine down to `final_share` at the last step; steps are updates, or videos."""
+    """Linear warm-up to 1, then cosine down to `final_share` at the last step; steps are updates, or
+    videos."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, n_steps - 1 - warmup_steps)
@@ -72,7 +76,8 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
 
 
 class WeightAverage:
-    """Exponential moving average of the trainable weights, with the usual correction for the first updates."""
+    """Exponential moving average of the trainable weights, with the usual correction for the first
+    updates."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -144,7 +149,8 @@ def _broken_term(objective: Objective, clip: Clip, lane: int) -> str | None:
 
 
 def gradient_error(broken: str, window: Sequence[Clip], update: int) -> NonFiniteError:
-    """For a gradient that is not finite: the weight, with its block in its name, and every clip that had a part in it."""
+    """For a gradient that is not finite: the weight, with its block in its name, and every clip that had a
+    part in it."""
     part = part_of_name(broken)
     places = "; ".join(_spans(clip.batch, None) for clip in window)
     return NonFiniteError(f"the gradient of {broken!r} in {part} is not finite. It comes from {places}; update {update}.")
@@ -168,7 +174,8 @@ AFTER_UPDATE = Callable[["Trainer", dict[str, float]], None]
 
 @dataclass
 class Trainer:
-    """A run in progress. `run_epoch` advances it; `capture` and `restore` move it between processes, bit for bit."""
+    """A run in progress. `run_epoch` advances it; `capture` and `restore` move it between processes, bit for
+    bit."""
 
     model: AnyRecognizer
     loader: ClipLoader
@@ -197,7 +204,8 @@ class Trainer:
         return -(-len(self.loader) // self.settings.clips_per_update)
 
     def run_epoch(self, after_update: AFTER_UPDATE) -> None:
-        """Train to the end of the epoch the loader is in. `after_update` sees each update's losses, and may capture the run."""
+        """Train to the end of the epoch the loader is in. `after_update` sees each update's losses, and may
+        capture the run."""
         self.model.train()
         n_batches = len(self.loader)
         window: list[Clip] = []
@@ -212,7 +220,8 @@ class Trainer:
         return iter(self.loader)
 
     def _clip(self, batch: ClipBatch) -> Clip:
-        """Forward one clip of every lane; the lanes' memory goes on with its history until the window ends."""
+        """Forward one clip of every lane; the lanes' memory goes on with its history until the window
+        ends."""
         starting = [lane for lane, starts in enumerate(batch.starts) if starts]
         lanes = self.lanes if self.lanes is not None else self.model.initial_state(len(batch.videos))
         before = lanes.reset(starting)
@@ -234,11 +243,13 @@ class Trainer:
         return Clip(batch, features, before, output, labels, target, self.objective.of_clip(output, labels, target, own))
 
     def _length(self, batch: ClipBatch) -> int:
-        """Frames of a clip that are worth computing: as many as the longest lane of all processes has, for sharded ones work in step."""
+        """Frames of a clip that are worth computing: as many as the longest lane of all processes has, for
+        sharded ones work in step."""
         return int(self.world.join(torch.tensor([batch.n_frames.max()], device=self.device)).max())
 
     def _draw_anew(self) -> None:
-        """What a network draws at random in training follows from the clip's place in the run, so a run that goes on draws the same."""
+        """What a network draws at random in training follows from the clip's place in the run, so a run that
+        goes on draws the same."""
         place = (self.seed, self.loader.epoch, self.loader.step, self.world.rank)
         torch.manual_seed(int.from_bytes(hashlib.sha256(repr(place).encode()).digest()[:6], "big"))
 
@@ -252,7 +263,8 @@ class Trainer:
         return self.model.encode(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
     def _temporal(self, features: Tensor, before: LaneState, n_frames: Tensor) -> Output[Any]:
-        """A process that stopped alone would leave the others waiting: sharded, all look at the loss together instead."""
+        """A process that stopped alone would leave the others waiting: sharded, all look at the loss together
+        instead."""
         run = self.model.advance if self.sharded else self.model.forward_features
         return run(features, before, n_frames)
 
@@ -279,7 +291,8 @@ class Trainer:
             self.world.sum_gradients(self.model.parameters())
 
     def _apply(self, window: list[Clip]) -> tuple[float, float]:
-        """Move the weights, and their average after them. Returns the share of the learning rate and the gradient's norm."""
+        """Move the weights, and their average after them. Returns the share of the learning rate and the
+        gradient's norm."""
         share = self._learning_rate_share(len(window))
         set_learning_rate(self.optimizer, share)
         norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm))
@@ -302,7 +315,8 @@ class Trainer:
 
     @contextlib.contextmanager
     def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[AnyRecognizer]:
-        """The model with all of its weights in the first process, or in every one; averaged ones where the run keeps an average.
+        """The model with all of its weights in the first process, or in every one; averaged ones where the
+        run keeps an average.
 
         For all processes at once. In the others a sharded model stays as it is, and they must not run it."""
         average = self.average if averaged else None
@@ -316,7 +330,8 @@ class Trainer:
                 average.swap(self.model)
 
     def capture(self) -> RunState:
-        """Everything that decides what comes next, whole, in the first process; all of them call it, between updates."""
+        """Everything that decides what comes next, whole, in the first process; all of them call it, between
+        updates."""
         tensors: dict[str, Tensor] = {}
 
         def keep(name: str, value: Tensor) -> None:

@@ -19,11 +19,15 @@ from surgicalmamba.train.distributed import World
 UNLABELLED = -1
 
 
-def masked_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> Tensor:
+def masked_cross_entropy(
+    logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, class_weights: Tensor | None = None
+) -> Tensor:
     """Mean cross-entropy over labelled frames; zero when there are none. logits (b, l, k), labels (b, l)."""
     if not (labels != UNLABELLED).any():
         return logits.sum() * 0.0
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), class_weights, ignore_index=UNLABELLED, label_smoothing=label_smoothing)
+    return F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), class_weights, ignore_index=UNLABELLED, label_smoothing=label_smoothing
+    )
 
 
 def confidence(log_probabilities: Tensor) -> Tensor:
@@ -35,8 +39,9 @@ def confidence(log_probabilities: Tensor) -> Tensor:
 def smoothness(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean of c_t c_{t+1} KL(p_t || p_{t+1}) over neighbouring labelled frames, c the confidence.
 
-    The paper gives the weights and not the measure of change; the divergence is the authors' release's. As there, gradients flow through
-    both frames and through both confidences. logits (b, l, k), labels (b, l)."""
+    The paper gives the weights but not the measure of change; the divergence is that of the authors' release.
+    As there, gradients flow through both frames and through both confidences. logits (b, l, k), labels (b,
+    l)."""
     log_p = F.log_softmax(logits, dim=-1)
     valid = (labels[:, 1:] != UNLABELLED) & (labels[:, :-1] != UNLABELLED)
     if not valid.any():
@@ -47,37 +52,50 @@ def smoothness(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def phase_boundaries(labels: Tensor) -> Tensor:
-    """Frames at which a new phase begins, skipping unlabelled stretches. labels (t) -> indices; frame 0 is none."""
+    """Frames at which a new phase begins, skipping unlabelled stretches. labels (t) -> indices; never frame
+    0."""
     labelled = (labels != UNLABELLED).nonzero()[:, 0]
     names = labels[labelled]
     return labelled[1:][names[1:] != names[:-1]]
 
 
 def transition_target(labels: Tensor, fps: float = 1.0, rise_s: float = 2.0, fall_s: float = 12.0) -> Tensor:
-    """Where the intensity should rise, eq. (lam_target): an asymmetric Gaussian with its peak of 1 on each new phase's first frame.
+    """Where the intensity should rise, eq. (lam_target): an asymmetric Gaussian with its peak of 1 on the
+    first frame of each new phase.
 
-    Give the labels of a whole procedure (t), so that a boundary at a clip's edge is not lost; where two bursts overlap the higher
-    one counts. rise_s and fall_s are standard deviations before and after, in seconds (sigma_L = 2, sigma_R = 12)."""
+    Pass the labels of a whole procedure (t), so that no boundary at the edge of a clip is lost; where two
+    bursts overlap the higher one counts. rise_s and fall_s are standard deviations before and after, in
+    seconds (sigma_L, sigma_R)."""
     return _bursts(phase_boundaries(labels), len(labels), fps, rise_s, fall_s)
 
 
 def release_target(labels: Tensor, fps: float = 1.0, rise_s: float = 2.0, fall_s: float = 12.0) -> Tensor:
-    """The released code's target for the labels of one clip (t): peaks on the last frame of the old phase, nothing beyond three sigma.
-
-    A boundary between two clips vanishes, and bursts are cut at a clip's end."""
+    """The released code's target for the labels of one clip (t): peaks on the last frame of the old phase,
+    nothing beyond three sigma. A boundary between two clips vanishes, and bursts are cut at the end of a
+    clip."""
     labelled = (labels != UNLABELLED).nonzero()[:, 0]
     last_of_old = labelled[:-1][labels[labelled[1:]] != labels[labelled[:-1]]]
     return _bursts(last_of_old, len(labels), fps, rise_s, fall_s, cut=3.0)
 
 
-def _bursts(peaks: Tensor, length: int, fps: float, rise_s: float, fall_s: float, cut: float = math.inf) -> Tensor:
-    """Asymmetric Gaussians of height 1 at these frames, zero beyond `cut` deviations; where two overlap the higher one counts."""
+def _bursts(
+    peaks: Tensor, length: int, fps: float, rise_s: float, fall_s: float, cut: float = math.inf
+) -> Tensor:
+    """The maximum of asymmetric Gaussians of height 1 at these frames, each zero beyond `cut` deviations."""
     time_s = torch.arange(length, device=peaks.device) / fps
     if len(peaks) == 0:
         return torch.zeros_like(time_s)
     since_s = time_s[None] - peaks[:, None] / fps  # (n_peaks, t)
     deviations = since_s / torch.where(since_s < 0, rise_s, fall_s)
     return torch.where(deviations.abs() <= cut, torch.exp(-0.5 * deviations**2), 0.0).amax(0)
+
+
+def target_of(labels: Tensor, settings: LossSettings, fps: float, clip_len: int) -> Tensor:
+    """The transition target of a whole video (t), by the scope of the settings."""
+    widths = (fps, settings.rise_s, settings.fall_s)
+    if settings.target_scope == "video":
+        return transition_target(labels, *widths)
+    return torch.cat([release_target(clip, *widths) for clip in labels.split(clip_len)])
 
 
 def transition_loss(intensity_logits: Tensor, target: Tensor, labels: Tensor) -> Tensor:
@@ -87,11 +105,8 @@ def transition_loss(intensity_logits: Tensor, target: Tensor, labels: Tensor) ->
     valid = labels != UNLABELLED
     if not valid.any():
         return intensity_logits.sum() * 0.0
-    wanted = target[..., None].expand_as(intensity_logits).to(intensity_logits.dtype)
-    return F.binary_cross_entropy_with_logits(intensity_logits[valid], wanted[valid])
-
-
-# The loss of one update: sums over the clips of a window, divided by counts over all processes.
+    expanded = target[..., None].expand_as(intensity_logits).to(intensity_logits.dtype)
+    return F.binary_cross_entropy_with_logits(intensity_logits[valid], expanded[valid])
 
 
 TERMS = ("cross_entropy", "smoothness", "transition", "own")
@@ -100,9 +115,10 @@ TERMS = ("cross_entropy", "smoothness", "transition", "own")
 
 @dataclass(frozen=True)
 class ClipLoss:
-    """Sums of the terms over a clip and what each is to be divided by, in the order of TERMS."""
+    """Sums of the terms over a clip and their divisors, in the order of TERMS. The loss of an update is the
+    sum over the clips of a window, divided by the counts of all processes."""
 
-    sums: Tensor  # (3,) or (4,) with history
+    sums: Tensor  # (3,) or (4,), with gradient history
     counts: Tensor
 
     def __add__(self, other: "ClipLoss") -> "ClipLoss":
@@ -117,41 +133,38 @@ class Objective:
         self.class_weights = class_weights
         self.weights = torch.tensor([1.0, settings.smooth_weight, settings.transition_weight, 1.0])
 
-    def of_clip(self, output: Output[Any], labels: Tensor, target: Tensor, own: Tensor | None = None) -> ClipLoss:
-        """labels and target (b, l); `own` is the network's own loss, a mean over labelled frames."""
-        logits = output.logits.float()
+    def of_clip(
+        self, output: Output[Any], labels: Tensor, target: Tensor, network_loss: Tensor | None = None
+    ) -> ClipLoss:
+        """labels and target (b, l); network_loss is `Recognizer.training_loss`, a mean over labelled
+        frames."""
+        logits, intensity = output.logits.float(), output.intensity_logits
         valid = labels != UNLABELLED
-        pairs = (valid[:, 1:] & valid[:, :-1]).sum()
-        frames = valid.sum() if self.class_weights is None else self.class_weights[labels[valid]].sum()
-        ce = masked_cross_entropy(logits, labels, self.settings.label_smoothing, self.class_weights)
-        smooth = smoothness(logits, labels)
-        intensity = output.intensity_logits
-        transition = logits.sum() * 0.0 if intensity is None else transition_loss(intensity, target, labels)
-        counts = [frames.float(), pairs.float(), valid.sum().float() * (intensity is not None)]
-        terms = [ce, smooth, transition]
-        if own is not None:
-            terms.append(own.float())
-            counts.append(valid.sum().float())
-        divide_by = torch.stack(counts)
-        return ClipLoss(torch.stack(terms) * divide_by, divide_by)
+        n_frames = valid.sum().float()
+        n_weighted = n_frames if self.class_weights is None else self.class_weights[labels[valid]].sum()
+        terms = [
+            masked_cross_entropy(logits, labels, self.settings.label_smoothing, self.class_weights),
+            smoothness(logits, labels),
+            logits.sum() * 0.0 if intensity is None else transition_loss(intensity, target, labels),
+        ]
+        n_pairs = (valid[:, 1:] & valid[:, :-1]).sum()
+        counts = [n_weighted.float(), n_pairs.float(), n_frames * (intensity is not None)]
+        if network_loss is not None:
+            terms.append(network_loss.float())
+            counts.append(n_frames)
+        divisors = torch.stack(counts)
+        return ClipLoss(torch.stack(terms) * divisors, divisors)
 
     def total(self, clips: ClipLoss, world: World) -> tuple[Tensor, Tensor]:
-        """The loss whose gradients, summed over processes, are those of the whole; and the terms of all processes."""
+        """The loss whose gradients, summed over processes, are those of the whole; and the terms of all
+        processes."""
         counts = world.sum(clips.counts.detach()).clamp(min=1.0)
         terms = clips.sums / counts
-        weights = self.weights_of(terms)
-        return (weights * terms).sum(), world.sum(terms.detach())
+        return (self.weights_of(terms) * terms).sum(), world.sum(terms.detach())
 
     def weights_of(self, terms: Tensor) -> Tensor:
-        """The weights of these terms, where they are."""
+        """The weights of these terms, on their device."""
         return self.weights[: len(terms)].to(terms.device)
-
-
-def target_of(labels: Tensor, settings: LossSettings, fps: float, clip_len: int) -> Tensor:
-    """The transition target of a whole video (t), by the scope that the settings ask for."""
-    if settings.target_scope == "video":
-        return transition_target(labels, fps, settings.rise_s, settings.fall_s)
-    return torch.cat([release_target(clip, fps, settings.rise_s, settings.fall_s) for clip in labels.split(clip_len)])
 
 
 def class_weights_of(labels: list[NDArray[np.int64]], n_phases: int, rule: str) -> Tensor | None:
@@ -159,7 +172,7 @@ def class_weights_of(labels: list[NDArray[np.int64]], n_phases: int, rule: str) 
     if rule == "none":
         return None
     counts = np.bincount(np.concatenate([part[part >= 0] for part in labels]), minlength=n_phases)
-    rarity = 1 / np.sqrt(np.maximum(counts, 1)) if rule == "inverse-sqrt" else np.median(counts[counts > 0]) / np.maximum(counts, 1)
-    weights = np.where(counts > 0, rarity, 0.0)
-    return torch.tensor(weights / weights[counts > 0].mean(), dtype=torch.float32)
-
+    occurs, frequency = counts > 0, np.maximum(counts, 1)
+    rarity = 1 / np.sqrt(frequency) if rule == "inverse-sqrt" else np.median(counts[occurs]) / frequency
+    weights = np.where(occurs, rarity, 0.0)
+    return torch.tensor(weights / weights[occurs].mean(), dtype=torch.float32)

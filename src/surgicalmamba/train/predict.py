@@ -41,7 +41,8 @@ def features_of(model: AnyRecognizer, video: PreparedVideo, start: int, stop: in
 def predict_video(
     model: AnyRecognizer, video: PreparedVideo, device: torch.device, observe: Callable[[Output[Any]], None] | None = None
 ) -> VideoPrediction:
-    """One video from its first sample to its last. Frame by frame gives the same numbers; clips are only faster.
+    """One video from its first sample to its last. Frame by frame gives the same numbers; clips are only
+    faster.
 
     `observe` is called with the output of every clip."""
     state = model.initial_state(1)
@@ -73,7 +74,8 @@ class Predictor:
 
     @classmethod
     def open(cls, checkpoint: str, data: Path, split: str, out: Path, device: str) -> "Predictor":
-        """Load and check everything before the first video: phases must be those the model was trained for, features of its width."""
+        """Load and check everything before the first video: phases must be those the model was trained for,
+        features of its width."""
         source = best_of(checkpoint)
         model = load(source)
         dataset = PreparedDataset.open(data)
@@ -128,7 +130,8 @@ _OBJECT_STORE_BYTES = 100_000_000  # on a local Ray, which would reserve a third
 
 @dataclass(frozen=True)
 class RaySettings:
-    """Where to run: `local` starts a Ray on this machine; anything else is the address of a cluster, or `auto` for the one found here."""
+    """Where to run: `local` starts a Ray on this machine; anything else is the address of a cluster, or
+    `auto` for the one found here."""
 
     address: str = LOCAL
     workers: int | None = None
@@ -138,7 +141,8 @@ class RaySettings:
 
 
 class Worker:
-    """One process of the cluster with a loaded checkpoint. Errors come back as text, with the video's name put to them by the caller."""
+    """One process of the cluster with a loaded checkpoint. Errors come back as text, with the video's name
+    put to them by the caller."""
 
     def __init__(self, checkpoint: str, data: str, split: str, out: str, device: str, threads: int) -> None:
         import torch
@@ -161,7 +165,8 @@ class Worker:
 
 
 def predict_on_ray(predictor: Predictor, checkpoint: str, split: str, device: str, settings: RaySettings) -> Iterator[Path]:
-    """Predict the videos that have no file yet; files are handed out as they come. Failures are told at the end, by video."""
+    """Predict the videos that have no file yet; files are handed out as they come. Failures are told at the
+    end, by video."""
     waiting = []
     for video in predictor.videos:
         file = predictor.file_of(video)
@@ -218,7 +223,8 @@ def _connect(settings: RaySettings, n_videos: int) -> Any:
 
 
 def _start(ray: Any, settings: RaySettings, device: str, paths: tuple[str, str, str, str], n_videos: int) -> list[Any]:
-    """As many workers as were asked for, or as the cluster has CPUs (or GPUs) for; one that dies is started again for the next video."""
+    """As many workers as were asked for, or as the cluster has CPUs (or GPUs) for; one that dies is started
+    again for the next video."""
     resources = ray.cluster_resources()
     n_gpus = int(resources.get("GPU", 0)) if device in ("auto", "cuda") else 0
     room = n_gpus or int(resources.get("CPU", 1)) // settings.threads

@@ -1,8 +1,8 @@
-"""Everything a run needs to go on after kill -9, as safetensors and JSON: written whole or not at all, never unpickled.
+"""What a run keeps on disk to be resumed after kill -9: its state, as safetensors and JSON, and its log.
 
-    RUN/states/00000120/tensors.safetensors   weights, moments, averages, the lanes' memory
-    RUN/states/00000120/state.json            counters, the loader's place, length of the log; written last
-The newest complete folder counts; older ones are removed once a newer one is complete."""
+    RUN/states/00000120/tensors.safetensors   weights, moments, averages, the state of the lanes
+    RUN/states/00000120/state.json            counters, position of the loader, length of the log; written last
+The newest complete folder counts; older ones are removed once a newer one is complete. Nothing is unpickled."""
 
 import json
 import os
@@ -10,60 +10,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
 from surgicalmamba.errors import CheckpointError
-
-# The run folder's log: one JSON object per line, and TensorBoard where it is installed.
-
-
-class Sink(Protocol):
-    """Takes the numbers of an update or an epoch."""
-
-    def write(self, kind: str, step: int, values: Mapping[str, float | int | str]) -> None: ...
-    def close(self) -> None: ...
-
-
-class JsonLines:
-    """`log.jsonl`. On resume it is cut back to the length the resumed state knows, so no line appears twice."""
-
-    def __init__(self, path: Path, keep_bytes: int = 0) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = path.open("r+b" if path.exists() else "w+b")
-        self._stream.truncate(keep_bytes)
-        self._stream.seek(keep_bytes)
-
-    def write(self, kind: str, step: int, values: Mapping[str, float | int | str]) -> None:
-        self._stream.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
-
-    def length(self) -> int:
-        """Bytes written and flushed to disk."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        return self._stream.tell()
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class TensorBoard:
-    """Scalars for TensorBoard. Optional: `pip install surgicalmamba[train]`."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder), purge_step=step)
-
-    def write(self, kind: str, step: int, values: Mapping[str, float | int | str]) -> None:
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(f"{kind}/{name}", value, step)
-
-    def close(self) -> None:
-        self._writer.close()
-
 
 STATE_FILE, TENSOR_FILE = "state.json", "tensors.safetensors"
 
@@ -85,7 +35,7 @@ def save_state(run: Path, update: int, state: RunState) -> None:
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-        save_file({name: value.detach().cpu().contiguous() for name, value in state.tensors.items()}, part / TENSOR_FILE)
+        save_file({name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}, part / TENSOR_FILE)
         (part / STATE_FILE).write_text(json.dumps(state.values), encoding="utf-8")
         for file in (part / TENSOR_FILE, part / STATE_FILE):
             _flush(file)
@@ -127,5 +77,46 @@ def load_state(run: Path) -> RunState | None:
         values = json.loads((folders[-1] / STATE_FILE).read_text(encoding="utf-8"))
         return RunState(load_file(folders[-1] / TENSOR_FILE), values)
     except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"{folders[-1]} cannot be read: {error}. Remove that folder to go on from an earlier state.") from None
+        advice = "Remove that folder to resume from an earlier state."
+        raise CheckpointError(f"{folders[-1]} cannot be read: {error}. {advice}") from None
 
+
+class RunLog:
+    """`log.jsonl`, and TensorBoard events where `surgicalmamba[train]` is installed. Only the first process writes.
+
+    On resume the log is cut back to the length that the state recorded, so that no line appears twice."""
+
+    def __init__(self, run: Path, keep_bytes: int, update: int, writes: bool) -> None:
+        self._stream, self._board = None, None
+        if not writes:
+            return
+        path = run / "log.jsonl"
+        self._stream = path.open("r+b" if path.exists() else "w+b")
+        self._stream.truncate(keep_bytes)
+        self._stream.seek(keep_bytes)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=update)
+
+    def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """The numbers of an update or an epoch."""
+        if self._stream is not None:
+            self._stream.write((json.dumps({"kind": kind, "step": step, **values}) + "\n").encode())
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def length(self) -> int:
+        """Bytes written and flushed to disk."""
+        if self._stream is None:
+            return 0
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+        return self._stream.tell()
+
+    def close(self) -> None:
+        for sink in (self._stream, self._board):
+            if sink is not None:
+                sink.close()

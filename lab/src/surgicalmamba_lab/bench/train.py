@@ -33,7 +33,7 @@ from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.distributed import World
 from surgicalmamba.train.loop import Clip, Trainer
-from surgicalmamba.train.run import build_trainer, fit_model
+from surgicalmamba.train.run import build_trainer, fit_network
 from surgicalmamba_lab.bench.timing import Report, Timing, machine, summarise
 
 PARTS = ("loader", "backbone", "temporal", "optimizer", "other")
@@ -237,9 +237,9 @@ def measure(task: StepTask) -> StepBench:
         torch.set_num_threads(task.threads)
     data = {"path": task.data, "split": "bench", "n_lanes": task.n_lanes}
     settings = {"data": data, "optim": {"clips_per_update": 1}, "precision": "float32", "device": "cpu"}
-    config = TrainConfig(preset=task.preset, **settings).with_(model=step_model(task.preset, task.quick))
+    config = TrainConfig(**settings).with_network(step_model(task.preset, task.quick))
     dataset = PreparedDataset.open(task.data)
-    config = config.with_(model=fit_model(config, dataset))
+    config = fit_network(config, dataset)
     built = build_trainer(config, dataset, torch.device("cpu"), World(0, 1))
     trainer = TimedTrainer(**{field.name: getattr(built, field.name) for field in fields(built)})
     trainer.clock = clock = Clock()
@@ -253,10 +253,10 @@ def measure(task: StepTask) -> StepBench:
     return StepBench(
         inputs="pixels" if dataset.kind == "frames" else "features",
         lanes=task.n_lanes,
-        clip_len=config.model.clip_len,
+        clip_len=config.network.clip_len,
         threads=torch.get_num_threads(),
         step=step,
-        frames_per_s=task.n_lanes * config.model.clip_len / step.median_ms * 1e3,
+        frames_per_s=task.n_lanes * config.network.clip_len / step.median_ms * 1e3,
         shares={part: sum(s.get(part, 0.0) for s in steps) / sum(totals) for part in PARTS},
         loader_alone=alone,
         loader_over_compute=alone.median_ms / compute.median_ms,

@@ -15,6 +15,7 @@ from surgicalmamba.cli.inspect import Docs, Title, inspect
 from surgicalmamba.cli.regime import regime
 
 if TYPE_CHECKING:
+    from surgicalmamba.config import Section
     from surgicalmamba.data.store import PreparedDataset
     from surgicalmamba.train.config import TrainConfig
     from surgicalmamba_lab.studies.runs import Job, RunJobs
@@ -83,7 +84,7 @@ def benchmark(
     from surgicalmamba_lab.studies.results import gather, markdown, summary_text, write_results
     from surgicalmamba_lab.studies.runs import benchmark_jobs
 
-    recipe, dataset = recipe_on(config, data, overrides, quick, {"variant": "--variants"} if variants else {})
+    recipe, dataset = recipe_on(config, data, overrides, quick, {"recognizer.variant": "--variants"} if variants else {})
     jobs = benchmark_jobs(recipe, dataset, seeds, listed(variants, str, "--variants"), splits)
     runner(out, workers)(jobs, "runs")
     rows = gather(jobs, out, dataset)
@@ -218,6 +219,7 @@ def mqar(
 
     Example: surgicalmamba study mqar --out study/mqar --quick
     """
+    from surgicalmamba.config import Section
     from surgicalmamba.devices import pick_device
     from surgicalmamba.report.sections import circumstances
     from surgicalmamba_lab.studies.mqar import recall_text, run_recall, write_recall
@@ -225,7 +227,7 @@ def mqar(
 
     pick_device(device)
     shorter = QUICK if quick else []
-    refuse_decided(overrides or [], {text.partition("=")[0]: "--quick" for text in shorter})
+    refuse_decided(overrides or [], {text.partition("=")[0]: "--quick" for text in shorter}, Section)
     config = preset_config(preset, [*(overrides or []), *shorter])
     cells = run_recall(config, seeds, out, workers or os.cpu_count() or 1, device, bar_over)
     file = write_recall(cells, config, seeds, out, circumstances(), docs, title or f"MQAR, {preset}")
@@ -401,18 +403,18 @@ def recipe_on(
 
     asked = list(overrides or [])
     decided = {"seed": "--seeds", "data.path": "--data", "data.split": "--splits", "run": "--out", **decided}
-    refuse_decided(asked, {**decided, **({"epochs": "--quick"} if quick else {})})
+    refuse_decided(asked, {**decided, **({"epochs": "--quick"} if quick else {})}, TrainConfig)
     recipe = load_config(TrainConfig, config, [*asked, *(["epochs=1"] if quick else [])])
     dataset = PreparedDataset.open(data)
     refuse_unused(asked, recipe, dataset)
     return recipe, dataset
 
 
-def refuse_decided(overrides: Sequence[str], decided: Mapping[str, str]) -> None:
+def refuse_decided(overrides: Sequence[str], decided: Mapping[str, str], section: "type[Section]") -> None:
     """An override of a setting that an option decides is misuse: only one of the two could be honoured."""
     from surgicalmamba.train.run import given_names, is_below
 
-    for name in given_names(overrides):
+    for name in given_names(overrides, section):
         for setting, option in decided.items():
             if is_below(name, setting):
                 raise typer.BadParameter(

@@ -37,7 +37,7 @@ from surgicalmamba_lab.studies.runs import (
     RunJobs,
     System,
     divide,
-    refuse_other_networks,
+    surgical_mamba_of,
     system_jobs,
     with_tuning,
 )
@@ -133,15 +133,15 @@ def ablation_systems(config: TrainConfig, rows: Sequence[str] = ROWS) -> list[Sy
     unknown = [row for row in rows if row not in ROWS]
     if unknown:
         raise ConfigError(f"unknown row {unknown[0]!r} of the ablation; rows: {', '.join(ROWS)}.")
-    refuse_other_networks(config, "ablation")
-    if config.variant != "full":
+    surgical_mamba_of(config, "ablation")
+    if (variant := config.recognizer.variant) != "full":
         raise ConfigError(
-            f"variant={config.variant} would not be used: the rows of an ablation are variants; choose some "
+            f"variant={variant} would not be used: the rows of an ablation are variants; choose some "
             "with --rows."
         )
     without_smooth = config.with_(loss=config.loss.with_(smooth_weight=0.0))
     systems = [
-        System(row, without_smooth if row == WITHOUT_SMOOTH else config.with_(variant=row))
+        System(row, without_smooth if row == WITHOUT_SMOOTH else config.with_variant(row))
         for row in ROWS
         if row in rows
     ]
@@ -151,7 +151,7 @@ def ablation_systems(config: TrainConfig, rows: Sequence[str] = ROWS) -> list[Sy
 
 def _refuse_equal_rows(systems: Sequence[System]) -> None:
     """A recipe that lacks a part already, such as loss.smooth_weight=0, has no row without it."""
-    networks = [(s.config.model.variant(s.config.variant), s.config.loss) for s in systems]
+    networks = [(s.config.network.variant(s.config.recognizer.variant), s.config.loss) for s in systems]
     for later, network in enumerate(networks):
         if (earlier := networks.index(network)) < later:
             raise ConfigError(

@@ -26,7 +26,7 @@ from surgicalmamba.report.colours import colour
 from surgicalmamba.report.figures import save_figure
 from surgicalmamba.report.tables import markdown_table, number
 from surgicalmamba.train.config import TrainConfig
-from surgicalmamba.train.run import fit_model
+from surgicalmamba.train.run import fit_network
 from surgicalmamba_lab.studies.ablation import Ablation, AblationPlan, best_rates, run_systems
 from surgicalmamba_lab.studies.results import (
     Row,
@@ -36,7 +36,7 @@ from surgicalmamba_lab.studies.results import (
     rates_table,
     write_results,
 )
-from surgicalmamba_lab.studies.runs import RunJobs, System
+from surgicalmamba_lab.studies.runs import RunJobs, System, surgical_mamba_of
 
 RATES = (2.5e-4, 1e-3, 4e-3, 1.6e-2, 6.4e-2)
 """Learning rates tried for every network: a range so wide that the best of each lies between two others."""
@@ -109,11 +109,12 @@ def run_peers(
     cost the same."""
     systems = peer_systems(plan.recipe, plan.rows)
     scores = run_systems(systems, plan, dataset, out, run)
-    networks = {s.name: network_of(s.config.recognizer.name)(fit_model(s.config, dataset)) for s in systems}
+    fitted = {s.name: fit_network(s.config, dataset) for s in systems}
+    networks = {name: network_of(name)(config.network) for name, config in fitted.items()}
     published = {k: build(k, PUBLISHED_WIDTH, len(dataset.phases)) for k in networks if with_published}
     return Peers(
         scores,
-        {system.name: system.config.recognizer.settings for system in systems},
+        {name: study_settings(name, plan.recipe) for name in networks},
         {name: network.memory for name, network in networks.items()},
         {name: step_costs(network) for name, network in networks.items()},
         {name: step_costs(network) for name, network in published.items()},
@@ -126,9 +127,9 @@ def peer_systems(recipe: TrainConfig, names: Sequence[str] = ()) -> list[System]
     chosen = list(names) or list(BUILT_IN)
     for name in chosen:
         network_of(name)  # an unknown name is refused before anything runs
-    if recipe.recognizer.name != DEFAULT or recipe.variant != "full":
-        other = recipe.recognizer.name
-        asked = f"variant={recipe.variant}" if other == DEFAULT else f"recognizer={other}"
+    other, variant = recipe.recognizer.name, recipe.recognizer.variant
+    if other != DEFAULT or variant != "full":
+        asked = f"variant={variant}" if other == DEFAULT else f"recognizer={other}"
         raise ConfigError(
             f"{asked} would not be used: a comparison trains every network as it is; choose networks with "
             "--peers."
@@ -137,7 +138,7 @@ def peer_systems(recipe: TrainConfig, names: Sequence[str] = ()) -> list[System]
         raise ConfigError("a comparison takes at least two networks; name more with --peers.")
     systems = []
     for name in sorted(chosen, key=lambda name: name != DEFAULT):
-        config = recipe.with_(recognizer={"name": name, "settings": study_settings(name, recipe)})
+        config = recipe.for_network(name, **study_settings(name, recipe))
         systems.append(System(name, config.with_(validate_every=None) if name in RESCANS else config))
     return systems
 
@@ -151,7 +152,8 @@ def study_settings(name: str, recipe: TrainConfig) -> dict[str, Any]:
     no width: windows, layers, dropout, weights."""
     if name == DEFAULT:
         return {}
-    width, path, n_blocks = recipe.model.d_model, recipe.model.block.slow, recipe.model.n_blocks
+    model = surgical_mamba_of(recipe, "peers")
+    width, path, n_blocks = model.d_model, model.block.slow, model.n_blocks
     recurrent = {"d_hidden": path.expand * width}
     attention = {"d_model": width, "n_heads": 4, "d_hidden": 2 * width}
     state = {"d_state": path.d_state, "d_head": path.d_head}
@@ -164,7 +166,7 @@ def study_settings(name: str, recipe: TrainConfig) -> dict[str, Any]:
         **dict.fromkeys(("sr-mamba", "sr-mamba-forward"), prefix),
         "surgformer": {"d_model": width, "n_heads": 4, "n_blocks": n_blocks},
     }
-    return {"clip_len": recipe.model.clip_len, **sizes.get(name, {})}
+    return {"clip_len": model.clip_len, **sizes.get(name, {})}
 
 
 # What a live frame costs after T frames: milliseconds of a step and bytes of memory. The state of T frames is

@@ -26,7 +26,7 @@ from surgicalmamba.config import load_config, save_config
 from surgicalmamba.data.manifest import Manifest
 from surgicalmamba.data.store import MANIFEST, PreparedDataset, finish
 from surgicalmamba.errors import ConfigError, NonFiniteError, StudyError, SurgicalMambaError
-from surgicalmamba.model.registry import DEFAULT
+from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.run import check_network, fit_network, flatten
 
@@ -234,22 +234,24 @@ def benchmark_jobs(
 def benchmark_systems(config: TrainConfig, variants: Sequence[str]) -> list[System]:
     """A row for each variant; without variants, the recipe itself, named by its variant or its network."""
     network = config.recognizer.name
-    if network != DEFAULT:
+    if not isinstance(config.network, ModelConfig):
         if variants:
             raise ConfigError(
                 f"the recipe trains {network}, and variants are SurgicalMamba's; leave --variants out."
             )
         return [System(network, config)]
-    return [System(variant, config.with_(variant=variant)) for variant in variants or [config.variant]]
+    chosen = variants or [config.recognizer.variant]
+    return [System(variant, config.with_variant(variant)) for variant in chosen]
 
 
-def refuse_other_networks(config: TrainConfig, study: str) -> None:
-    """For a study of SurgicalMamba's parts."""
-    if config.recognizer.name != DEFAULT:
+def surgical_mamba_of(config: TrainConfig, study: str) -> ModelConfig:
+    """The settings of the network, for a study of SurgicalMamba's parts."""
+    if not isinstance(config.network, ModelConfig):
         raise ConfigError(
             f"study {study} changes parts of SurgicalMamba, and the recipe trains {config.recognizer.name}; "
             "use study benchmark."
         )
+    return config.network
 
 
 # Running jobs in processes.

@@ -25,7 +25,7 @@ from surgicalmamba_lab.studies.results import (
     put_on_page,
     write_results,
 )
-from surgicalmamba_lab.studies.runs import RunJobs, System, divide, refuse_other_networks, system_jobs
+from surgicalmamba_lab.studies.runs import RunJobs, System, divide, surgical_mamba_of, system_jobs
 
 DEFAULT = "default"
 
@@ -127,20 +127,20 @@ def sweep_systems(
 ) -> dict[str, dict[float, System]]:
     """For each knob its values and their recipes. The default is the same system in all of them; a value
     that contradicts another setting is refused with the knob's name."""
-    refuse_other_networks(config, "sensitivity")
+    model = surgical_mamba_of(config, "sensitivity")
     systems: dict[str, dict[float, System]] = {}
     for name, chosen in values.items():
         if name in OF_ROTATION:
-            _rotation(config.model.variant(config.variant))
+            _rotation(model.variant(config.recognizer.variant))
         knob = KNOBS[name]
-        default = knob.value(config.model)
+        default = knob.value(model)
         systems[name] = {}
         for value in sorted({default, *(chosen or knob.usual(default))}):
             if value == default:
                 systems[name][value] = System(DEFAULT, config)
                 continue
             try:
-                turned = config.with_(model=knob.turn(config.model, value))
+                turned = config.with_network(knob.turn(model, value))
             except ConfigError as error:
                 raise ConfigError(f"--{name} {value:g} does not fit the recipe: {error}") from None
             systems[name][value] = System(f"{knob.letter}{value:g}", turned)
@@ -159,7 +159,7 @@ def run_sensitivity(
     run: RunJobs,
 ) -> Sensitivity:
     """Train and score every setting; each once, however many sweeps it is part of."""
-    systems = sweep_systems(config, values)
+    model, systems = surgical_mamba_of(config, "sensitivity"), sweep_systems(config, values)
     view, chosen = divide(dataset, out, splits, folds, train_folds)
     once = {system.name: system for by_value in systems.values() for system in by_value.values()}
     ordered = [once.pop(DEFAULT), *once.values()]
@@ -170,7 +170,7 @@ def run_sensitivity(
     for name, by_value in systems.items():
         knob = KNOBS[name]
         of_knob = {value: rows[system.name] for value, system in by_value.items()}
-        sweeps[name] = Sweep(knob, knob.value(config.model), of_knob)
+        sweeps[name] = Sweep(knob, knob.value(model), of_knob)
     return Sensitivity(view, list(rows.values()), sweeps)
 
 
