@@ -8,14 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from surgicalmamba.data.synthetic import write_dataset
 from surgicalmamba.eval.evaluate import Evaluation, evaluate
 from surgicalmamba.eval.files import Matching, RunInfo, write_run
-from surgicalmamba.live.app import Job, Summary
-from surgicalmamba.live.sinks import Sink
-from surgicalmamba.live.track import Policy
+from surgicalmamba.live.app import StreamJob, Summary
+from surgicalmamba.live.sinks import EstimateSink
 from surgicalmamba.report.page import write_report
 
 VIDEO_FPS = 5
@@ -40,13 +37,13 @@ def render_operation(out: Path, seed: int, progress: Callable[[int], None]) -> P
     return video
 
 
-def open_demo(video: Path) -> Job:
+def open_demo(video: Path) -> StreamJob:
     """The model that ships with the package and the video, ready to be streamed."""
-    return Job.open(str(video), None, "eager", None, None, Policy(), None, torch.device("cpu"))
+    return StreamJob.open(str(video), engine="eager")
 
 
-def run_demo(job: Job, video: Path, out: Path, watch: Sink) -> DemoResult:
-    """Stream the video through the model, score the estimates, write the report."""
+def run_demo(job: StreamJob, video: Path, out: Path, watch: EstimateSink) -> DemoResult:
+    """Stream the video through the model, score what was said, write the report."""
     predictions = out / "predictions"
     files = [out / "estimates.jsonl", predictions / f"{video.stem}.csv"]
     summary = job.run(files, out / "overlay.mp4", realtime=False, watch=watch)

@@ -35,7 +35,9 @@ def folder(tmp_path_factory):
         container.mux(stream.encode(None))
     backbone = {"depths": (1, 1, 1, 1), "widths": (8, 12, 16, 24), "image_size": 64}
     torch.manual_seed(0)
-    config = sm.ModelConfig.preset("tiny", n_phases=3, phases=("setup", "work", "close"), d_model=32, n_blocks=1, backbone=backbone)
+    config = sm.ModelConfig.preset(
+        "tiny", n_phases=3, phases=("setup", "work", "close"), d_model=32, n_blocks=1, backbone=backbone
+    )
     sm.SurgicalMamba(config).save(place / "model")
     return place
 
@@ -45,7 +47,9 @@ def command(*arguments):
 
 
 def run(folder, *arguments, **more):
-    return subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, check=False, **more)
+    return subprocess.run(
+        command(*arguments), cwd=folder, capture_output=True, text=True, check=False, **more
+    )
 
 
 def start(folder, *arguments):
@@ -78,15 +82,23 @@ def test_a_file_becomes_json_lines_a_prediction_file_and_a_video(folder, streame
     assert sum(report["phases"].values()) == 40 and report["latency_ms"]["median"] > 0
     lines = [json.loads(line) for line in (folder / "a/x.jsonl").read_text().splitlines()]
     estimates = [line for line in lines if line["type"] == "estimate"]
-    assert [line["type"] for line in lines[:1] + lines[-1:]] == ["session", "end"] and lines[-1]["estimates"] == 40
+    assert [line["type"] for line in lines[:1] + lines[-1:]] == ["session", "end"] and lines[-1][
+        "estimates"
+    ] == 40
     assert [e["source_frame"] for e in estimates] == [5 * i for i in range(40)]
     with (folder / "a/video.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [float(r["time_s"]) for r in rows] == list(range(40))
-    np.testing.assert_allclose([[float(r[f"p_{k}"]) for k in range(3)] for r in rows], [e["probabilities"] for e in estimates], rtol=1e-6)
+    np.testing.assert_allclose(
+        [[float(r[f"p_{k}"]) for k in range(3)] for r in rows],
+        [e["probabilities"] for e in estimates],
+        rtol=1e-6,
+    )
     with av.open(str(folder / "a/o.mp4")) as container:
         assert sum(1 for _ in container.decode(video=0)) == 40
-    assert "0:00  " in streamed.stderr and "\x1b" not in streamed.stderr  # plain lines where there is no terminal
+    assert (
+        "0:00  " in streamed.stderr and "\x1b" not in streamed.stderr
+    )  # plain lines where there is no terminal
 
 
 @pytest.mark.usefixtures("streamed")
@@ -94,7 +106,18 @@ def test_evaluate_reads_the_prediction_file(folder):
     (folder / "labels").mkdir()
     rows = "".join(f"{5 * i},{i},{i // 14}\n" for i in range(40))
     (folder / "labels" / "video.csv").write_text("frame,time_s,phase\n" + rows)
-    scored = [sys.executable, "-m", "surgicalmamba", "evaluate", "--labels", "labels", "--predictions", "a", "--protocol", "strict"]
+    scored = [
+        sys.executable,
+        "-m",
+        "surgicalmamba",
+        "evaluate",
+        "--labels",
+        "labels",
+        "--predictions",
+        "a",
+        "--protocol",
+        "strict",
+    ]
     result = subprocess.run(scored, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
@@ -104,7 +127,10 @@ def test_a_pipe_gives_what_the_file_gives(folder):
     with (folder / "video.mkv").open("rb") as stream:
         piped = run(folder, "-", "--model", "model", "--out", "c/pipe.jsonl", stdin=stream)
     assert piped.returncode == 0, piped.stderr
-    both = [[json.loads(line) for line in (folder / name).read_text().splitlines()[1:-1]] for name in ("a/x.jsonl", "c/pipe.jsonl")]
+    both = [
+        [json.loads(line) for line in (folder / name).read_text().splitlines()[1:-1]]
+        for name in ("a/x.jsonl", "c/pipe.jsonl")
+    ]
     assert len(both[0]) == len(both[1]) == 40
     assert [e["probabilities"] for e in both[0]] == [e["probabilities"] for e in both[1]]
 
@@ -140,16 +166,39 @@ def test_a_killed_session_leaves_every_line_it_wrote_and_no_half_files(folder):
         (["video.mkv"], 1, "no demo model ships"),
         (["nothing.mp4", "--model", "model"], 1, "no such file or folder"),
         (["video.mkv", "--model", "model", "--engine", "warp"], 1, "unknown engine 'warp'"),
-        (["video.mkv", "--model", "model", "--out", "video.mkv/x.jsonl"], 1, "cannot write video.mkv/x.jsonl"),
+        (
+            ["video.mkv", "--model", "model", "--out", "video.mkv/x.jsonl"],
+            1,
+            "cannot write video.mkv/x.jsonl",
+        ),
         (["video.mkv", "--model", "model", "--out", "x.txt"], 2, ".jsonl or a .csv"),
         (["video.mkv", "--model", "model", "--overlay", "x.gif"], 2, ".mp4, .mkv or .mov"),
         (["video.mkv", "--model", "model", "--policy", "wait"], 2, "hold, skip, advance"),
         (["video.mkv", "--model", "model", "--fps", "fast"], 2, "is not a number"),
+        (
+            ["video.mkv", "--server", "http://127.0.0.1:9", "--engine", "eager"],
+            2,
+            "--server runs the model there",
+        ),
+        (
+            ["video.mkv", "--server", "http://127.0.0.1:9", "--device", "cpu"],
+            2,
+            "--server runs the model there",
+        ),
+        (
+            ["video.mkv", "--server", "http://127.0.0.1:9", "--out", "x.jsonl"],
+            2,
+            "--server runs the model there",
+        ),
     ],
 )
-def test_mistakes_are_one_line_and_the_right_exit_code(folder, monkeypatch, capsys, tmp_path, arguments, code, reason):
+def test_mistakes_are_one_line_and_the_right_exit_code(
+    folder, monkeypatch, capsys, tmp_path, arguments, code, reason
+):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(checkpoint, "__file__", str(tmp_path / "model" / "checkpoint.py"))  # an installation without a demo model
+    monkeypatch.setattr(
+        checkpoint, "__file__", str(tmp_path / "model" / "checkpoint.py")
+    )  # an installation without a demo model
     monkeypatch.setattr(sys, "argv", ["surgicalmamba", "stream", *arguments])
     with pytest.raises(SystemExit) as exit_info:
         main()

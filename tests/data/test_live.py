@@ -11,7 +11,7 @@ import pytest
 from rtsp import Camera
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import DataError
-from surgicalmamba.live.sources import Retry, is_live, live_frames, open_source
+from surgicalmamba.live.sources import Retry, is_live, live_frames, open_container
 
 FIVE = Fraction(5)
 
@@ -64,7 +64,7 @@ def server(stream_file):
 
 def endless(source, timeout_s):
     """A connection that does not promise an end, as a live stream does not."""
-    container = open_source(source, timeout_s)
+    container = open_container(source, timeout_s)
 
     class Live:
         duration, size = None, -1

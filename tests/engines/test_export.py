@@ -43,7 +43,9 @@ def logits_of(rows):
 
 
 def test_the_script_of_an_export_needs_neither_torch_nor_this_package(model, exported, tmp_path):
-    features = torch.randn(1, 75, 10, generator=torch.Generator().manual_seed(3))  # three clips and the chunks in them
+    features = torch.randn(
+        1, 75, 10, generator=torch.Generator().manual_seed(3)
+    )  # three clips and the chunks in them
     np.save(tmp_path / "features.npy", features[0].numpy())
     rows = run_standalone(exported, "--features", tmp_path / "features.npy", "--out", tmp_path / "phases.csv")
     with torch.no_grad():
@@ -55,7 +57,9 @@ def test_the_script_of_an_export_needs_neither_torch_nor_this_package(model, exp
 def test_the_script_takes_pictures(model, exported, tmp_path):
     from surgicalmamba.engines.engine import EagerEngine
 
-    pictures = torch.randint(0, 256, (9, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(4))
+    pictures = torch.randint(
+        0, 256, (9, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(4)
+    )
     np.save(tmp_path / "frames.npy", pictures.numpy())
     rows = run_standalone(exported, "--frames", tmp_path / "frames.npy", "--out", tmp_path / "phases.csv")
     with torch.no_grad():
@@ -69,7 +73,11 @@ def test_the_folder_explains_itself(exported, exported_int8):
     others = {"README.md", "check.safetensors", "chunks.py", "export.json", "parity.json", "run.py"}
     assert names == graphs | {f"{graph}.data" for graph in graphs} | others
     card = (exported / "README.md").read_text(encoding="utf-8")
-    for needed in ("not a medical device", "| `step.onnx` | in `blocks.0.slow.ssm` | float | (lanes, 4, 8, 5) |", "trained on: nothing"):
+    for needed in (
+        "not a medical device",
+        "| `step.onnx` | in `blocks.0.slow.ssm` | float | (lanes, 4, 8, 5) |",
+        "trained on: nothing",
+    ):
         assert needed in card
     figures = json.loads((exported / "parity.json").read_text(encoding="utf-8"))
     assert figures["holds"] and figures["logits"] < 1e-5 and f"logits {figures['logits']:.1e}" in card
@@ -80,7 +88,9 @@ def test_the_folder_explains_itself(exported, exported_int8):
 
 def test_int8_graphs_multiply_bytes_and_the_end_of_a_chunk_stays_exact(exported_int8):
     def operators(name):
-        return {node.op_type for node in onnx.load(str(exported_int8 / name), load_external_data=False).graph.node}
+        return {
+            node.op_type for node in onnx.load(str(exported_int8 / name), load_external_data=False).graph.node
+        }
 
     assert "MatMulInteger" in operators("encode.onnx")
     assert operators("step.onnx") & {"MatMulNBits", "MatMulInteger"}
@@ -96,9 +106,14 @@ def test_either_int8_form_of_the_step_can_be_asked_for(model, exported, tmp_path
 
 
 def test_the_rotation_networks_are_in_the_closing_graphs_only(model, exported):
-    sizes = {file.name: sum(int(np.prod(t.dims)) for t in onnx.load(str(file)).graph.initializer) for file in exported.glob("*.onnx")}
+    sizes = {
+        file.name: sum(int(np.prod(t.dims)) for t in onnx.load(str(file)).graph.initializer)
+        for file in exported.glob("*.onnx")
+    }
     rotation = sum(p.numel() for name, p in model.named_parameters() if ".rotator." in name)
-    temporal = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("backbone.")) - rotation
+    temporal = (
+        sum(p.numel() for name, p in model.named_parameters() if not name.startswith("backbone.")) - rotation
+    )
     assert sum(size for name, size in sizes.items() if name.startswith("close_")) >= rotation
     assert sizes["step.onnx"] < 1.1 * temporal  # a few shapes and index constants beside the weights
 
@@ -107,7 +122,12 @@ def test_a_model_without_some_parts_says_so_in_what_it_exports():
     plain = SurgicalMamba(live_config(backbone=None, d_feature=10).variant("without-z"))
     about = describe(plain, "fp32")
     assert about["closes"] == [] and about["has_encoder"] is False
-    assert about["emptied_at_clip_end"] == ["blocks.0.fast.ssm", "blocks.0.fast.conv_tail", "head.ssm", "head.conv_tail"]
+    assert about["emptied_at_clip_end"] == [
+        "blocks.0.fast.ssm",
+        "blocks.0.fast.conv_tail",
+        "head.ssm",
+        "head.conv_tail",
+    ]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(model, tmp_path):

@@ -60,7 +60,9 @@ def test_a_frame_twice_at_the_same_time_counts_once():
     assert ticks(1, [0, 1, 1, 2]) == [0, 1, None, 2]
 
 
-@pytest.mark.parametrize(("time_s", "reason"), [(0.5, "lies before the last frame at 1.000 s"), (float("nan"), "is no time")])
+@pytest.mark.parametrize(
+    ("time_s", "reason"), [(0.5, "lies before the last frame at 1.000 s"), (float("nan"), "is not a time")]
+)
 def test_time_that_goes_backwards_or_is_none_is_refused(time_s, reason):
     clock, _ = Clock(Fraction(1)).read(1.0)
     with pytest.raises(InputError, match=reason):

@@ -21,9 +21,13 @@ from surgicalmamba.live.estimate import (
 )
 
 PHASES = ("rest", "cut", "close")
-PLAIN = PhaseEstimate(4, 6, 3.5, 1, "cut", (0.1, 0.7, 0.2), 0.25, "frozen", "held", Counts(frozen=2, skipped=1))
+PLAIN = PhaseEstimate(
+    4, 6, 3.5, 1, "cut", (0.1, 0.7, 0.2), 0.25, "frozen", "held", Counts(frozen=2, skipped=1)
+)
 SERVED = ServedEstimate.of(PLAIN, row=9, frame=30)
-WITHOUT_INTENSITY = ServedEstimate.of(PhaseEstimate(0, 0, 0.0, 2, "close", (0.0, 0.0, 1.0), None), row=0, frame=0)
+WITHOUT_INTENSITY = ServedEstimate.of(
+    PhaseEstimate(0, 0, 0.0, 2, "close", (0.0, 0.0, 1.0), None), row=0, frame=0
+)
 
 
 def test_a_json_line_is_read_back_as_the_estimate_it_was():
@@ -51,7 +55,9 @@ def test_columns_without_rows_are_no_estimates():
 def test_a_column_that_an_old_database_lacks_gets_the_default_of_its_field():
     old = ("row", "frame", "time_s", "phase", "probabilities", "intensity", "quality", "fed")
     db = sqlite3.connect(":memory:")
-    db.execute(f"create table estimates ({', '.join(f'{name} {DATABASE_COLUMNS[name]}' for name in old)}) strict")
+    db.execute(
+        f"create table estimates ({', '.join(f'{name} {DATABASE_COLUMNS[name]}' for name in old)}) strict"
+    )
     values = (5, 8, 2.0, 0, struct.pack("<3d", 0.5, 0.25, 0.25), None, "black", "input")
     db.execute(f"insert into estimates values ({', '.join('?' * len(old))})", values)
     for name in DATABASE_COLUMNS.keys() - set(old):
@@ -63,7 +69,9 @@ def test_a_column_that_an_old_database_lacks_gets_the_default_of_its_field():
 
 
 def test_a_message_of_an_old_server_is_read_with_defaults():
-    document = {key: value for key, value in SERVED.as_dict().items() if key not in ("frame_index", "tick", "counts")}
+    document = {
+        key: value for key, value in SERVED.as_dict().items() if key not in ("frame_index", "tick", "counts")
+    }
     read = ServedEstimate.from_dict({"type": "estimate", "session": "s", **document})
     assert (read.frame_index, read.tick, read.counts) == (9, 9, Counts())
     assert (read.quality, read.fed, read.probabilities) == ("frozen", "held", PLAIN.probabilities)

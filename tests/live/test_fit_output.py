@@ -13,7 +13,17 @@ import surgicalmamba as sm
 from surgicalmamba.data.manifest import FORMAT, Manifest
 from surgicalmamba.data.store import PreparedDataset, SampleTable, VideoDraft, finish
 from surgicalmamba.errors import DataError
-from surgicalmamba.live.output import OutputStage, Video, fit, fit_from_folder, fit_stage, fit_temperature, learn_filter, measure, run_stage
+from surgicalmamba.live.fit_output import (
+    Video,
+    fit,
+    fit_from_folder,
+    fit_stage,
+    fit_temperature,
+    learn_filter,
+    measure,
+    run_stage,
+)
+from surgicalmamba.live.output import OutputStage
 
 
 def sharpened(rng, n, k, factor):
@@ -44,7 +54,9 @@ def test_the_temperature_agrees_with_a_peers_optimiser():
 def test_transitions_are_counts_with_a_third_of_an_observation_in_every_cell():
     """0 0 1 1 1 | gap | 2: pairs 00, 01, 11, 11. 1 2: pair 12. Cells begin at 1/3."""
     found = learn_filter([np.array([0, 0, 1, 1, 1, -1, 2]), np.array([1, 2])], 3)
-    np.testing.assert_allclose(found.transitions, [[4 / 9, 4 / 9, 1 / 9], [1 / 12, 7 / 12, 4 / 12], [1 / 3] * 3])
+    np.testing.assert_allclose(
+        found.transitions, [[4 / 9, 4 / 9, 1 / 9], [1 / 12, 7 / 12, 4 / 12], [1 / 3] * 3]
+    )
     np.testing.assert_allclose(found.start, [4 / 9, 4 / 9, 1 / 9])
     np.testing.assert_allclose(found.prior, np.array([2, 4, 2]) / 9 + 1 / 27)
 
@@ -70,12 +82,17 @@ def test_independent_mistakes_are_filtered_out_and_the_measurements_say_so():
 
 def test_the_weight_chosen_is_the_one_of_least_loss_frame_by_frame():
     rng = np.random.default_rng(7)
-    videos, phase_filter = [procedure(rng, 1.5) for _ in range(2)], learn_filter([procedure(rng, 1).labels], 3)
+    videos, phase_filter = (
+        [procedure(rng, 1.5) for _ in range(2)],
+        learn_filter([procedure(rng, 1).labels], 3),
+    )
     chosen = fit(videos, phase_filter)
 
     def loss(weight):
         stage = chosen.with_(filter=phase_filter.with_(weight=weight))
-        given = np.concatenate([run_stage(stage, v.log_p)[np.arange(len(v.labels)), v.labels] for v in videos])
+        given = np.concatenate(
+            [run_stage(stage, v.log_p)[np.arange(len(v.labels)), v.labels] for v in videos]
+        )
         return -np.log(given).mean()
 
     tried = np.geomspace(0.005, 1.0, 25)
@@ -89,7 +106,10 @@ def test_a_filter_that_does_not_help_is_left_out():
     logits = rng.normal(size=(300, 3))
     labels = rng.integers(0, 3, 300)
     logits[np.arange(300), labels] += 4
-    videos = [Video(log_softmax(logits[:150], axis=1), labels[:150]), Video(log_softmax(logits[150:], axis=1), labels[150:])]
+    videos = [
+        Video(log_softmax(logits[:150], axis=1), labels[:150]),
+        Video(log_softmax(logits[150:], axis=1), labels[150:]),
+    ]
     stage = fit_stage(videos, train, ("a", "b", "c"), "1", 1.0)
     assert stage.filter is None and stage.measured["filtered"]["nll"] >= stage.measured["calibrated"]["nll"]
 
@@ -98,7 +118,9 @@ def test_measurements_by_hand():
     """Two frames: right with 0.8, wrong with 0.6 (truth got 0.4). Calibration: |1 - 0.8| / 2 + |0 - 0.6| / 2 = 0.4."""
     video = Video(np.log([[0.8, 0.2], [0.6, 0.4]]), np.array([0, 1]))
     found = measure([np.exp(video.log_p)], [video], 1.0)
-    assert found["accuracy"] == pytest.approx(50) and found["nll"] == pytest.approx(-(np.log(0.8) + np.log(0.4)) / 2)
+    assert found["accuracy"] == pytest.approx(50) and found["nll"] == pytest.approx(
+        -(np.log(0.8) + np.log(0.4)) / 2
+    )
     assert found["ece"] == pytest.approx(40)
 
 
@@ -119,7 +141,9 @@ def folder(tmp_path, feature_model):
         draft = VideoDraft(tmp_path / "data", name, "features")
         draft.set_features(rng.standard_normal((len(labels), 5)).astype(np.float32))
         rows = np.arange(len(labels))
-        entries[name] = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
+        entries[name] = draft.commit(
+            SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"}
+        )
     fields = {"format": FORMAT, "name": "toy", "kind": "features", "fps": "1", "source": "", "settings": {}}
     fields["phases"] = ["setup", "work", "close"]
     splits = {"own": {"train": ["a", "b"], "val": ["c", "d"], "test": ["e"]}}
@@ -129,8 +153,26 @@ def folder(tmp_path, feature_model):
 
 
 def test_the_command_fits_measures_and_saves_a_stage_that_a_session_takes(folder, feature_model, vectors):
-    command = [sys.executable, "-m", "surgicalmamba", "predict", "model", "--data", "data", "--split", "val", "--out", "p"]
-    result = subprocess.run([*command, "--fit-output", "stage.json", "--json"], cwd=folder, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "surgicalmamba",
+        "predict",
+        "model",
+        "--data",
+        "data",
+        "--split",
+        "val",
+        "--out",
+        "p",
+    ]
+    result = subprocess.run(
+        [*command, "--fit-output", "stage.json", "--json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     stage = OutputStage.load(folder / "stage.json")
     assert json.loads(result.stdout)["output_stage"] == stage.model_dump(mode="json")

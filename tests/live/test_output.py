@@ -70,7 +70,11 @@ def test_evidence_for_the_impossible_alone_is_believed():
 
 
 def test_a_session_with_a_stage_says_what_the_stage_makes_of_the_models_answers(feature_model, vectors):
-    phases = ForwardFilter(start=(0.8, 0.1, 0.1), transitions=((0.9, 0.1, 0.0), (0.0, 0.8, 0.2), (0.0, 0.0, 1.0)), prior=(0.3, 0.4, 0.3))
+    phases = ForwardFilter(
+        start=(0.8, 0.1, 0.1),
+        transitions=((0.9, 0.1, 0.0), (0.0, 0.8, 0.2), (0.0, 0.0, 1.0)),
+        prior=(0.3, 0.4, 0.3),
+    )
     stage = OutputStage(temperature=1.5, filter=phases)
     plain, staged, belief = sm.Session(feature_model), sm.Session(feature_model, output_stage=stage), None
     for vector in vectors(15):
@@ -88,7 +92,9 @@ def test_a_stage_is_saved_and_read_back_equal(tmp_path):
     assert OutputStage.load(tmp_path / "deep" / "stage.json") == stage
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "temperature": -1}', '{"format": 1, "heat": 2}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "temperature": -1}', '{"format": 1, "heat": 2}']
+)
 def test_a_file_that_is_no_stage_is_refused_in_one_line(tmp_path, text):
     file = tmp_path / "stage.json"
     file.write_text(text)
@@ -102,7 +108,9 @@ def test_a_stage_for_other_phases_or_another_rate_is_refused(feature_model):
     identity = ForwardFilter(start=(1, 0), transitions=((1, 0), (0, 1)), prior=(0.5, 0.5))
     with pytest.raises(ConfigError, match="is for 2 phases; the model has 3"):
         sm.Session(feature_model, output_stage=OutputStage(filter=identity))
-    three = ForwardFilter(start=(1, 0, 0), transitions=((1, 0, 0), (0, 1, 0), (0, 0, 1)), prior=(0.4, 0.3, 0.3))
+    three = ForwardFilter(
+        start=(1, 0, 0), transitions=((1, 0, 0), (0, 1, 0), (0, 0, 1)), prior=(0.4, 0.3, 0.3)
+    )
     with pytest.raises(ConfigError, match="per frame at 1 fps; this session runs at 5 fps"):
         sm.Session(feature_model, fps=5, output_stage=OutputStage(filter=three))
 

@@ -24,12 +24,19 @@ def same(estimates, expected):
     assert [(e.frame_index, e.time_s, e.quality, e.fed, e.counts) for e in estimates] == [
         (e.frame_index, e.time_s, e.quality, e.fed, e.counts) for e in expected
     ]
-    np.testing.assert_allclose([e.probabilities for e in estimates], [e.probabilities for e in expected], atol=1e-5)
+    np.testing.assert_allclose(
+        [e.probabilities for e in estimates], [e.probabilities for e in expected], atol=1e-5
+    )
     np.testing.assert_allclose([e.intensity for e in estimates], [e.intensity for e in expected], atol=1e-5)
 
 
 # A failure is not shrunk: a hundred model calls per example make that take minutes, and the example found is readable.
-@settings(max_examples=25, deadline=None, phases=[Phase.reuse, Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_streams_that_come_and_go_are_as_if_alone(feature_model, engine, data):
     """Random joins, leaves, snapshots and moves, gaps and bad frames; every stream against a session of its own."""
@@ -47,7 +54,7 @@ def test_streams_that_come_and_go_are_as_if_alone(feature_model, engine, data):
                 clock[key] += data.draw(st.sampled_from([1.0, 1.0, 0.3, 4.0]))
                 vector = None if data.draw(st.integers(0, 9)) == 0 else rng.standard_normal(5)
                 pool.push_features(key, vector, clock[key])
-                expected[key] += alone[key]._take(vector, clock[key], "features")
+                expected[key] += alone[key].push_features_each(vector, clock[key])
         elif move == "tick":
             for key, estimate in pool.tick().estimates.items():
                 heard[key].append(estimate)
@@ -94,7 +101,9 @@ def test_a_tick_feeds_each_stream_one_frame_however_many_wait(engine, vectors):
         pool.push_features("busy", vector)
     pool.push_features("slow", vectors(1)[0])
     estimates = pool.tick().estimates
-    assert {key: e.frame_index for key, e in estimates.items()} == {"busy": 0, "slow": 0} and pool.n_waiting("busy") == 4
+    assert {key: e.frame_index for key, e in estimates.items()} == {"busy": 0, "slow": 0} and pool.n_waiting(
+        "busy"
+    ) == 4
 
 
 def test_a_full_queue_drops_its_oldest_frame_and_the_ticks_lost_count_as_late(feature_model, engine, vectors):
@@ -108,7 +117,11 @@ def test_a_full_queue_drops_its_oldest_frame_and_the_ticks_lost_count_as_late(fe
     assert [e.time_s for e in heard["a"]] == [7.0, 8.0, 9.0]
     assert heard["a"][-1].counts == Counts(late=7, skipped=7)
     session = sm.Session(feature_model)
-    np.testing.assert_allclose(heard["a"][-1].probabilities, [session.push_features(v) for v in features[7:]][-1].probabilities, atol=1e-5)
+    np.testing.assert_allclose(
+        heard["a"][-1].probabilities,
+        [session.push_features(v) for v in features[7:]][-1].probabilities,
+        atol=1e-5,
+    )
 
 
 def test_frames_between_two_ticks_never_wait(engine, vectors):
@@ -134,11 +147,15 @@ def test_an_engine_that_fails_for_one_stream_fails_for_it_alone(feature_model, v
         pool.push_features("good", good)
         pool.push_features("bad", bad)
     ticks = [pool.tick() for _ in range(3)]
-    assert [set(t.errors) for t in ticks] == [set(), {"bad"}, set()] and "out of range" in str(ticks[1].errors["bad"])
+    assert [set(t.errors) for t in ticks] == [set(), {"bad"}, set()] and "out of range" in str(
+        ticks[1].errors["bad"]
+    )
     same([t.estimates["good"] for t in ticks], [session.push_features(v) for v in (a, b, a)])
     after = sm.Session(feature_model)
     after.push_features(a)
-    np.testing.assert_allclose(ticks[2].estimates["bad"].probabilities, after.push_features(b).probabilities, atol=1e-5)
+    np.testing.assert_allclose(
+        ticks[2].estimates["bad"].probabilities, after.push_features(b).probabilities, atol=1e-5
+    )
 
 
 def test_a_bad_frame_of_one_stream_does_not_touch_another(picture_model, pictures):
@@ -171,7 +188,7 @@ def test_a_snapshot_in_the_middle_of_a_gap_goes_on_where_it_stood(feature_model,
     drain(other, heard)
     session = sm.Session(feature_model)
     session.push_features(a, 0.0)
-    same(heard["a"], session._take(b, 6.0, "features")[2:])
+    same(heard["a"], session.push_features_each(b, 6.0)[2:])
 
 
 def test_mistakes_are_answered_in_one_line(engine, vectors):

@@ -14,7 +14,7 @@ from surgicalmamba.data.prepare import Request, prepare
 from surgicalmamba.data.records import Frame
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import DataError
-from surgicalmamba.live.sources import open_pictures
+from surgicalmamba.live.sources import open_source
 from surgicalmamba.model.recognizer import PreprocessConfig
 from surgicalmamba.train.config import TrainConfig
 from surgicalmamba.train.predict import predict_video
@@ -74,7 +74,7 @@ def test_a_streamed_recording_gives_what_predict_gives_on_the_prepared_dataset(p
     folder, dataset, model = prepared
     expected = predict_video(model, dataset.videos[name], torch.device("cpu"))
     assert len(expected.frame) >= 15
-    source = open_pictures(str(folder / "source" / f"{name}.mp4"), model.config.preprocess.sampling, Fraction(1))
+    source = open_source(str(folder / "source" / f"{name}.mp4"), model.config.preprocess.sampling, Fraction(1))
     session, frames, estimates = sm.Session(model), [], []
     for frame in source.frames:
         frames.append(frame.index)
@@ -104,7 +104,7 @@ def test_without_the_loss_of_the_stored_jpeg_the_answers_differ(prepared):
     lossless = sm.SurgicalMamba(model.config.with_(preprocess=model.config.preprocess.with_(jpeg_quality=None))).eval()
     lossless.load_state_dict(model.state_dict())
     session = sm.Session(lossless)
-    source = open_pictures(str(folder / "source" / "pal.mp4"), model.config.preprocess.sampling, Fraction(1))
+    source = open_source(str(folder / "source" / "pal.mp4"), model.config.preprocess.sampling, Fraction(1))
     found = np.array([session.push(frame.rgb).probabilities for frame in source.frames])
     assert np.abs(found - expected.probabilities).max() > 1e-4
 
@@ -132,21 +132,21 @@ def frames_of(source):
 
 def test_a_recording_slower_than_the_model_shows_its_pictures_again(prepared, tmp_path):
     file = write_video(tmp_path / "slow.mp4", np.arange(5) * 2.0, Fraction(1, 2))
-    found = frames_of(open_pictures(str(file), "auto", Fraction(1)))
+    found = frames_of(open_source(str(file), "auto", Fraction(1)))
     assert [(f.index, f.time_s) for f in found] == [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5), (3, 6), (3, 7), (4, 8)]
 
 
 def test_a_folder_of_images_is_a_recording(tmp_path):
     for number in range(6):
         (tmp_path / f"{number}.jpg").write_bytes(encode_jpeg(scene(number)))
-    each = frames_of(open_pictures(str(tmp_path), "auto", Fraction(1)))
+    each = frames_of(open_source(str(tmp_path), "auto", Fraction(1)))
     assert [f.index for f in each] == [0, 1, 2, 3, 4, 5]
-    dense = frames_of(open_pictures(str(tmp_path), "auto", Fraction(1), Fraction(3)))
+    dense = frames_of(open_source(str(tmp_path), "auto", Fraction(1), Fraction(3)))
     assert [(f.index, f.time_s) for f in dense] == [(0, 0.0), (3, 1.0)]
-    sparse = frames_of(open_pictures(str(tmp_path), "auto", Fraction(1), Fraction(1, 2)))
+    sparse = frames_of(open_source(str(tmp_path), "auto", Fraction(1), Fraction(1, 2)))
     assert [(f.index, f.time_s) for f in sparse] == [(i // 2, i) for i in range(12)]
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
-        open_pictures(str(tmp_path / "nothing.mp4"), "auto", Fraction(1))
+        open_source(str(tmp_path / "nothing.mp4"), "auto", Fraction(1))

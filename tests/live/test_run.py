@@ -13,15 +13,24 @@ import pytest
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba.errors import ConfigError, DataError
-from surgicalmamba.live.app import KEY, Runner, parse_policy
+from surgicalmamba.live.app import Runner, parse_policy
 from surgicalmamba.live.estimate import Counts, PhaseEstimate
-from surgicalmamba.live.session import SessionPool
-from surgicalmamba.live.sinks import JsonLinesSink, OverlaySink, Seen, Timeline, draw, plain, rgb_of
+from surgicalmamba.live.session import Session
+from surgicalmamba.live.sinks import (
+    EstimateSink,
+    JsonLinesSink,
+    OverlaySink,
+    PhaseHistory,
+    Seen,
+    draw,
+    plain,
+    rgb_of,
+)
 from surgicalmamba.live.sources import Source
 from surgicalmamba.live.track import Policy
 
 
-class Listener:
+class Listener(EstimateSink):
     def __init__(self):
         self.seen, self.gaps, self.is_closed = [], [], False
 
@@ -36,9 +45,10 @@ class Listener:
 
 
 def run(engine, frames, is_sampled=True, is_paced=False, policy=None):
-    pool, listener = SessionPool(engine, 1, 1 if is_paced else 64), Listener()
-    pool.open(KEY, policy=policy)
-    runner = Runner(pool, Source("test", iter(frames), is_sampled, is_paced, None), [listener])
+    listener = Listener()
+    runner = Runner(
+        Session(engine, policy=policy), Source("test", iter(frames), is_sampled, is_paced, None), [listener]
+    )
     return runner, listener
 
 
@@ -46,7 +56,9 @@ def test_samples_of_a_recording_keep_their_own_times_and_numbers(picture_model, 
     frames = [Frame(30 * i, 1.001 * i, picture) for i, picture in enumerate(pictures(4))]
     runner, listener = run(EagerEngine(picture_model), frames)
     assert runner.run() == Counts()
-    assert [(s.source_frame, s.estimate.time_s, s.estimate.tick) for s in listener.seen] == [(30 * i, 1.001 * i, i) for i in range(4)]
+    assert [(s.source_frame, s.estimate.time_s, s.estimate.tick) for s in listener.seen] == [
+        (30 * i, 1.001 * i, i) for i in range(4)
+    ]
     assert all(s.latency_ms > 0 for s in listener.seen) and listener.is_closed
 
 
@@ -61,7 +73,9 @@ def test_a_pipe_is_sampled_by_its_times_and_gaps_are_passed_on(picture_model, pi
     assert counts == Counts(missing=2, held=2) and listener.gaps == [Gap(2.0, 5.0, "the cable", 2)]
 
 
-def test_of_a_live_source_only_the_newest_picture_is_kept_and_the_rest_counts_as_late(picture_model, pictures):
+def test_of_a_live_source_only_the_newest_picture_is_kept_and_the_rest_counts_as_late(
+    picture_model, pictures
+):
     """The engine stands still with the first picture until five more have come."""
     shown, started, go = pictures(6), threading.Event(), threading.Event()
 
@@ -139,10 +153,19 @@ def test_json_lines_are_on_disk_before_the_next_frame(tmp_path, pictures):
     sink = JsonLinesSink(file, {"source": "x"})
     sink.estimate(seen(0, 1, pictures(1)[0]))
     lines = [json.loads(text) for text in file.read_text().splitlines()]
-    assert [line["type"] for line in lines] == ["session", "estimate"] and lines[1]["name"] == "b" and lines[1]["source_frame"] == 0
+    assert (
+        [line["type"] for line in lines] == ["session", "estimate"]
+        and lines[1]["name"] == "b"
+        and lines[1]["source_frame"] == 0
+    )
     sink.gap(Gap(1.0, 2.0, "why", 1))
     sink.close()
-    assert [json.loads(text)["type"] for text in file.read_text().splitlines()] == ["session", "estimate", "gap", "end"]
+    assert [json.loads(text)["type"] for text in file.read_text().splitlines()] == [
+        "session",
+        "estimate",
+        "gap",
+        "end",
+    ]
 
 
 def test_a_place_that_cannot_be_written_is_named_before_the_first_picture(tmp_path):
@@ -150,14 +173,14 @@ def test_a_place_that_cannot_be_written_is_named_before_the_first_picture(tmp_pa
     with pytest.raises(DataError, match="cannot write"):
         JsonLinesSink(tmp_path / "file" / "x.jsonl", {})
     with pytest.raises(DataError, match="cannot write"):
-        OverlaySink(tmp_path / "file" / "x.mp4", Timeline(("a",), 1.0), None)
+        OverlaySink(tmp_path / "file" / "x.mp4", PhaseHistory(("a",), 1.0), None)
 
 
 def test_the_overlay_has_the_ribbon_in_the_colours_of_the_phases(pictures):
-    timeline = Timeline(("a", "b", "c"), 1.0)
+    history = PhaseHistory(("a", "b", "c"), 1.0)
     for second in range(10):
-        timeline.add(seen(second, second // 5, pictures(1)[0]).estimate)
-    canvas = draw(pictures(1)[0], timeline, 20.0)
+        history.estimate(seen(second, second // 5, pictures(1)[0]))
+    canvas = draw(pictures(1)[0], history, 20.0)
     assert canvas.shape == (720 + 132, 960, 3)
     row = canvas[-30]
     width = 960 - 36
@@ -167,22 +190,25 @@ def test_the_overlay_has_the_ribbon_in_the_colours_of_the_phases(pictures):
 
 
 def test_the_overlay_is_a_video_that_runs_as_long_as_the_operation(tmp_path, pictures):
-    timeline, file = Timeline(("a", "b", "c"), 0.5), tmp_path / "o.mp4"
-    sink = OverlaySink(file, timeline, None)
+    history, file = PhaseHistory(("a", "b", "c"), 0.5), tmp_path / "o.mp4"
+    sink = OverlaySink(file, history, None)
     assert not file.exists()
     for second, picture in enumerate(pictures(4)):
         one = seen(2 * second, second // 2, picture)
-        timeline.add(one.estimate)
+        history.estimate(one)
         sink.estimate(one)
     sink.close()
     with av.open(str(file)) as container:
         frames = list(container.decode(video=0))
-    assert [frame.time for frame in frames] == [0, 2, 4, 6] and (frames[0].width, frames[0].height) == (960, 852)
+    assert [frame.time for frame in frames] == [0, 2, 4, 6] and (frames[0].width, frames[0].height) == (
+        960,
+        852,
+    )
     assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_session_without_a_picture_leaves_no_overlay(tmp_path):
-    OverlaySink(tmp_path / "o.mp4", Timeline(("a",), 1.0), None).close()
+    OverlaySink(tmp_path / "o.mp4", PhaseHistory(("a",), 1.0), None).close()
     assert list(tmp_path.iterdir()) == []
 
 

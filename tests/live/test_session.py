@@ -16,7 +16,9 @@ from surgicalmamba.live.track import PictureMaker
 def probabilities(model, features):
     """What the model says about a whole clip of vectors."""
     with torch.no_grad():
-        return torch.softmax(model.forward_features(torch.from_numpy(features)[None]).logits[0].double(), -1).numpy()
+        return torch.softmax(
+            model.forward_features(torch.from_numpy(features)[None]).logits[0].double(), -1
+        ).numpy()
 
 
 def test_vectors_one_at_a_time_give_what_the_model_gives_for_the_clip(feature_model, vectors):
@@ -27,9 +29,14 @@ def test_vectors_one_at_a_time_give_what_the_model_gives_for_the_clip(feature_mo
         output = feature_model.forward_features(torch.from_numpy(features)[None])
     expected = torch.softmax(output.logits[0].double(), -1).numpy()
     np.testing.assert_allclose([e.probabilities for e in estimates], expected, atol=1e-5)
-    np.testing.assert_allclose([e.intensity for e in estimates], torch.sigmoid(output.intensity_logits[0]).mean(-1), atol=1e-5)
+    np.testing.assert_allclose(
+        [e.intensity for e in estimates], torch.sigmoid(output.intensity_logits[0]).mean(-1), atol=1e-5
+    )
     assert [e.frame_index for e in estimates] == list(range(50)) and estimates[7].time_s == 7.0
-    assert all(e.phase == np.argmax(p) and e.name == ("setup", "work", "close")[e.phase] for e, p in zip(estimates, expected, strict=True))
+    assert all(
+        e.phase == np.argmax(p) and e.name == ("setup", "work", "close")[e.phase]
+        for e, p in zip(estimates, expected, strict=True)
+    )
     assert all(e.quality == "ok" and e.fed == "input" and e.counts == Counts() for e in estimates)
 
 
@@ -48,7 +55,9 @@ def test_a_fast_source_is_sampled_at_the_models_rate(feature_model, vectors):
     estimates = [session.push_features(v, i / 25) for i, v in enumerate(features)]
     shown = [e for e in estimates if e is not None]
     assert [e.time_s for e in shown] == [0, 1, 2, 3, 4]
-    np.testing.assert_allclose([e.probabilities for e in shown], probabilities(feature_model, features[::25]), atol=1e-5)
+    np.testing.assert_allclose(
+        [e.probabilities for e in shown], probabilities(feature_model, features[::25]), atol=1e-5
+    )
 
 
 def test_a_gap_is_held_and_counted(feature_model, vectors):
@@ -67,8 +76,12 @@ def test_a_gap_is_skipped_where_the_policy_says_so(feature_model, vectors):
     session = sm.Session(feature_model, policy="skip")
     session.push_features(a, 0.0)
     estimate = session.push_features(b, 4.0)
-    np.testing.assert_allclose(estimate.probabilities, probabilities(feature_model, np.stack([a, b]))[-1], atol=1e-5)
-    assert (estimate.frame_index, estimate.time_s) == (1, 4.0) and estimate.counts == Counts(missing=3, skipped=3)
+    np.testing.assert_allclose(
+        estimate.probabilities, probabilities(feature_model, np.stack([a, b]))[-1], atol=1e-5
+    )
+    assert (estimate.frame_index, estimate.time_s) == (1, 4.0) and estimate.counts == Counts(
+        missing=3, skipped=3
+    )
 
 
 def test_a_gap_is_advanced_with_nothing_where_the_policy_says_so(feature_model, vectors):
@@ -77,7 +90,11 @@ def test_a_gap_is_advanced_with_nothing_where_the_policy_says_so(feature_model, 
     session.push_features(a, 0.0)
     estimate = session.push_features(b, 3.0)
     nothing = np.zeros_like(a)
-    np.testing.assert_allclose(estimate.probabilities, probabilities(feature_model, np.stack([a, nothing, nothing, b]))[-1], atol=1e-5)
+    np.testing.assert_allclose(
+        estimate.probabilities,
+        probabilities(feature_model, np.stack([a, nothing, nothing, b]))[-1],
+        atol=1e-5,
+    )
     assert estimate.counts == Counts(missing=2, neutral=2)
 
 
@@ -86,8 +103,12 @@ def test_of_a_long_gap_only_the_end_is_filled(feature_model, vectors):
     session = sm.Session(feature_model, policy=sm.Policy(longest_fill_s=5))
     session.push_features(a, 0.0)
     estimate = session.push_features(b, 1e9)
-    assert estimate.frame_index == 6 and estimate.counts == Counts(missing=10**9 - 1, held=5, skipped=10**9 - 6)
-    np.testing.assert_allclose(estimate.probabilities, probabilities(feature_model, np.stack([a] * 6 + [b]))[-1], atol=1e-5)
+    assert estimate.frame_index == 6 and estimate.counts == Counts(
+        missing=10**9 - 1, held=5, skipped=10**9 - 6
+    )
+    np.testing.assert_allclose(
+        estimate.probabilities, probabilities(feature_model, np.stack([a] * 6 + [b]))[-1], atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("bad", [None, "nan", "inf"])
@@ -99,8 +120,12 @@ def test_a_vector_that_cannot_be_read_is_held_and_visible(feature_model, vectors
     assert first is None and session.counts == Counts(unreadable=1, skipped=1)  # nothing to hold yet
     session.push_features(a)
     held = session.push_features(broken)
-    np.testing.assert_allclose(held.probabilities, probabilities(feature_model, np.stack([a, a]))[-1], atol=1e-5)
-    assert (held.quality, held.fed) == ("unreadable", "held") and held.counts == Counts(unreadable=2, held=1, skipped=1)
+    np.testing.assert_allclose(
+        held.probabilities, probabilities(feature_model, np.stack([a, a]))[-1], atol=1e-5
+    )
+    assert (held.quality, held.fed) == ("unreadable", "held") and held.counts == Counts(
+        unreadable=2, held=1, skipped=1
+    )
     assert session.push_features(b).frame_index == 2
 
 
@@ -109,7 +134,9 @@ def test_a_black_and_a_frozen_picture_are_fed_as_they_are_unless_told_otherwise(
     dark = np.full_like(a, 6)
     plain, holding = sm.Session(picture_model), sm.Session(picture_model, policy="hold")
     kinds = [plain.push(frame) for frame in (a, dark, dark, b, b)]
-    assert [e.quality for e in kinds] == ["ok", "black", "black", "ok", "frozen"] and {e.fed for e in kinds} == {"input"}
+    assert [e.quality for e in kinds] == ["ok", "black", "black", "ok", "frozen"] and {
+        e.fed for e in kinds
+    } == {"input"}
     assert kinds[-1].counts == Counts(black=2, frozen=1)
     held = [holding.push(frame) for frame in (a, dark, dark, b, b)]
     assert [e.fed for e in held] == ["input", "held", "held", "input", "held"]
@@ -122,7 +149,13 @@ def test_a_black_and_a_frozen_picture_are_fed_as_they_are_unless_told_otherwise(
 
 @pytest.mark.parametrize(
     "bad",
-    [None, *(np.zeros(hw, np.uint8) for hw in ((72, 96), (72, 96, 4), (0, 0, 3), (1, 5000, 3))), np.zeros((72, 96, 3)), "text", [1, 2]],
+    [
+        None,
+        *(np.zeros(hw, np.uint8) for hw in ((72, 96), (72, 96, 4), (0, 0, 3), (1, 5000, 3))),
+        np.zeros((72, 96, 3)),
+        "text",
+        [1, 2],
+    ],
     ids=["none", "grey", "rgba", "empty", "sliver", "float", "text", "list"],
 )
 def test_what_is_no_picture_is_unreadable_and_never_ends_a_session(picture_model, pictures, bad):
@@ -171,7 +204,11 @@ def test_every_estimate_of_a_push_can_be_had(picture_model, pictures):
     session = sm.Session(picture_model)
     session.push_each(a, 0.0)
     estimates = session.push_each(b, 3.1)
-    assert [(e.time_s, e.quality, e.fed) for e in estimates] == [(1.0, "missing", "held"), (2.0, "missing", "held"), (3.1, "ok", "input")]
+    assert [(e.time_s, e.quality, e.fed) for e in estimates] == [
+        (1.0, "missing", "held"),
+        (2.0, "missing", "held"),
+        (3.1, "ok", "input"),
+    ]
 
 
 def test_an_estimate_is_json_as_it_is(feature_model, vectors):

@@ -13,7 +13,12 @@ from surgicalmamba.live.output import ForwardFilter, OutputStage
 
 STAGE = OutputStage(
     temperature=1.7,
-    filter=ForwardFilter(start=(0.8, 0.1, 0.1), transitions=((0.9, 0.1, 0), (0, 0.8, 0.2), (0, 0, 1)), prior=(0.3, 0.4, 0.3), weight=0.5),
+    filter=ForwardFilter(
+        start=(0.8, 0.1, 0.1),
+        transitions=((0.9, 0.1, 0), (0, 0.8, 0.2), (0, 0, 1)),
+        prior=(0.3, 0.4, 0.3),
+        weight=0.5,
+    ),
 )
 
 

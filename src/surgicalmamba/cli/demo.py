@@ -33,7 +33,7 @@ def demo(
         bar = progress.add_task("rendering an operation", total=total_frames(1, seed, True, VIDEO_FPS))
         video = render_operation(place, seed, lambda frames: progress.advance(bar, frames))
     job = open_demo(video)
-    with Watch(job.timeline, job.source.duration_s, f"synthetic operation {seed}") as watch:
+    with Watch(job.history, job.source.duration_s, f"synthetic operation {seed}") as watch:
         result = run_demo(job, video, place, watch)
     if json:
         scores = result.evaluation.as_dict()

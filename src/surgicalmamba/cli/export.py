@@ -19,17 +19,23 @@ class StepForm(str, Enum):
 
 
 def export(
-    checkpoint: Annotated[str, typer.Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder to write; it must not exist or be empty.")],
     to: Annotated[Format, typer.Option(help="Format of the files.")] = Format.onnx,
-    int8: Annotated[bool, typer.Option("--int8", help="Smaller and faster, close to the model instead of equal.")] = False,
-    int8_step: Annotated[StepForm, typer.Option(help="int8 form of the temporal step; auto: the one that agrees better.")] = StepForm.auto,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Smaller and faster, close to the model instead of equal.")
+    ] = False,
+    int8_step: Annotated[
+        StepForm, typer.Option(help="int8 form of the temporal step; auto: the one that agrees better.")
+    ] = StepForm.auto,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
-    """Write ONNX graphs with explicit state, a model card, the parity figures and a script that needs neither this package nor torch.
+    """Write ONNX graphs with explicit state, a model card, the parity figures and a script to run them
+    without torch.
 
-    Example: surgicalmamba export runs/first --to onnx --out first-onnx
-    """
+    Example: surgicalmamba export runs/first --to onnx --out first-onnx"""
     if int8_step is not StepForm.auto and not int8:
         raise typer.BadParameter("--int8-step goes with --int8.")
 
@@ -40,13 +46,17 @@ def export(
 
     source = best_of(checkpoint)
     model = load(source)
-    provenance = read_about(Path(source)).get("provenance", {}) if Path(source).is_dir() else {"hub": str(source)}
+    provenance = (
+        read_about(Path(source)).get("provenance", {}) if Path(source).is_dir() else {"hub": str(source)}
+    )
     step_way = None if int8_step is StepForm.auto else int8_step.value
     with Console(stderr=True).status(f"exporting to {to.value}"):
         parity = write_export(model, out, int8, step_way, provenance)
     if json:
-        typer.echo(json_module.dumps({"out": str(out), **json_module.loads((out / "parity.json").read_text(encoding="utf-8"))}, indent=2))
+        figures = json_module.loads((out / "parity.json").read_text(encoding="utf-8"))
+        typer.echo(json_module.dumps({"out": str(out), **figures}, indent=2))
         return
     size = sum(file.stat().st_size for file in out.iterdir())
+    errors = f"logits {parity.logits:.1e}, state {parity.state:.1e} of the largest value"
     typer.echo(f"{out}: {parity.engine}, {size / 1e6:.1f} MB; read README.md there")
-    typer.echo(f"against the model, {parity.frames} frames: logits {parity.logits:.1e}, state {parity.state:.1e} of the largest value")
+    typer.echo(f"against the model, {parity.frames} frames: {errors}")

@@ -53,7 +53,7 @@ def predict(
     predictor.finish()
     stage = None
     if fit_output is not None:
-        from surgicalmamba.live.output import fit_from_folder, table_text
+        from surgicalmamba.live.fit_output import fit_from_folder, table_text
 
         stage = fit_from_folder(predictor.dataset, split, out)
         stage.save(fit_output)

@@ -1,11 +1,11 @@
 """The `compiled` engine: the model's pieces through torch.compile, with fixed shapes for a single stream.
 
-On CUDA both the ordinary frame and the end of a chunk are captured as CUDA graphs, so that no frame runs eagerly. That branch has
-not been run: it was written on a machine without a GPU. The parity check at start guards it."""
+On CUDA both the ordinary frame and the end of a chunk are captured as CUDA graphs, so that no frame runs
+eagerly. That branch has not been run: it was written on a machine without a GPU. The parity check at start
+guards it."""
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from importlib import util
 from shutil import which
@@ -15,40 +15,42 @@ import torch
 from torch import Tensor, nn
 
 from surgicalmamba.core.rotation import solve_by_blocks
-from surgicalmamba.core.state import Group, ModelState, PathState
-from surgicalmamba.engines.pieces import CapturedEngine, ClosePiece, EncodePiece, StepPiece
+from surgicalmamba.core.state import Group, ModelState
+from surgicalmamba.engines.pieces import ClosePiece, EncodePiece, PieceEngine, StepPiece
 from surgicalmamba.errors import EngineError
 from surgicalmamba.model.checkpoint import fingerprint
-from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
 VERSIONS = 64
-"""Compiled forms torch may keep per piece of source. All groups and all models of a process share the source of a piece."""
+"""Compiled forms torch may keep per piece of source, which all groups and models of a process share."""
 COMPILERS = ("c++", "g++", "clang++", "cl.exe")
 
 
 def compiler_problem(device: torch.device) -> str:
     """Why torch.compile cannot work on a device; empty when it can."""
     if device.type == "cuda":
-        return "" if util.find_spec("triton") is not None else "triton is not installed; it comes with the CUDA build of torch"
+        has_triton = util.find_spec("triton") is not None
+        return "" if has_triton else "triton is not installed; it comes with the CUDA build of torch"
     named = os.environ.get("CXX")
     if any(which(name) for name in ([named] if named else COMPILERS)):
         return ""
-    wanted = f"the C++ compiler that CXX names, {named}," if named else f"a C++ compiler ({', '.join(COMPILERS)})"
-    return f"{wanted} is not on the path; install g++ or clang, or use the onnx engine"
+    compiler = (
+        f"the C++ compiler that CXX names, {named}," if named else f"a C++ compiler ({', '.join(COMPILERS)})"
+    )
+    return f"{compiler} is not on the path; install g++ or clang, or use the onnx engine"
 
 
-class CompiledEngine(CapturedEngine):
-    """Compiles a piece when it is first used: once for one lane with every size fixed, once for any other number of lanes."""
+class CompiledEngine(PieceEngine):
+    """Compiles a piece on first use: once for one lane with fixed sizes, once for any number of lanes."""
 
     def __init__(self, model: SurgicalMamba) -> None:
         device = model.head.classifier.weight.device
-        problem = compiler_problem(device)
-        if problem:
+        if problem := compiler_problem(device):
             raise EngineError(f"the compiled engine cannot run here: {problem}.")
         super().__init__(model.config)
         self._model, self._device = model.eval(), device
-        solve = solve_by_blocks if device.type == "cuda" else torch.linalg.solve  # a captured graph cannot wait for LAPACK's verdict
+        # a captured graph cannot wait for LAPACK's status
+        solve = solve_by_blocks if device.type == "cuda" else torch.linalg.solve
         self._run_step = _Compiled(StepPiece(model), device)
         self._run_encode = None if model.backbone is None else _Compiled(EncodePiece(model), device)
         self._run_close = {group: _Compiled(ClosePiece(model, group, solve), device) for group in self._grids}
@@ -66,23 +68,17 @@ class CompiledEngine(CapturedEngine):
 
     def _encode(self, frames: Tensor) -> Tensor:
         assert self._run_encode is not None
-        (features,) = self._run_encode(len(frames), frames.to(self._device))
-        return features
+        return self._run_encode(len(frames), frames.to(self._device))[0]
 
-    def _step(self, features: Tensor, state: ModelState) -> Output[ModelState]:
-        logits, *rest = self._run_step(state.n_lanes, features.to(self._device), state.tensors())
-        intensity = rest.pop(0) if self.config.block.slow.intensity is not None else None
-        return Output(logits, intensity, state.with_tensors(rest))
+    def _step(self, features: Tensor, state: list[Tensor]) -> list[Tensor]:
+        return self._run_step(len(features), features.to(self._device), state)
 
-    def _close(self, group: Group, paths: Sequence[PathState]) -> list[PathState]:
-        sums = [path.chunk_sum for path in paths if path.chunk_sum is not None]
-        after = self._run_close[group](len(sums[0]), [path.ssm for path in paths], sums)
-        closed = zip(paths, after[: len(paths)], after[len(paths) :], strict=True)
-        return [replace(path, ssm=ssm, chunk_sum=chunk_sum) for path, ssm, chunk_sum in closed]
+    def _close(self, group: Group, ssm: list[Tensor], chunk_sum: list[Tensor]) -> list[Tensor]:
+        return self._run_close[group](len(ssm[0]), ssm, chunk_sum)
 
 
 class _Compiled:
-    """One piece, compiled on first use. Weights are folded in (freezing), which only holds if it is set before that moment."""
+    """One piece, compiled on first use with its weights folded in (freezing)."""
 
     def __init__(self, piece: nn.Module, device: torch.device) -> None:
         self._captures = device.type == "cuda"
@@ -101,8 +97,11 @@ class _Compiled:
                 torch.compiler.cudagraph_mark_step_begin()
             try:
                 result = run(*inputs)
-            except Exception as error:  # tracer, code generator and C++ compiler each fail in ways of their own
+            except Exception as error:  # tracer, code generator and C++ compiler raise unrelated classes
                 reason = " ".join(str(error).split())[:300]
-                raise EngineError(f"torch.compile failed on this machine ({reason}); use the eager or onnx engine.") from None
+                advice = "use the eager or onnx engine"
+                raise EngineError(f"torch.compile failed on this machine ({reason}); {advice}.") from None
         outputs = [result] if isinstance(result, Tensor) else list(result)
-        return [output.clone() for output in outputs] if self._captures else outputs  # the next replay writes to the same place
+        return (
+            [output.clone() for output in outputs] if self._captures else outputs
+        )  # a replay overwrites its outputs

@@ -1,6 +1,7 @@
-"""The reference engine: the model itself, called with one frame at a time."""
+"""The contract of an engine, and the reference engine: the model itself, called with one frame at a time."""
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -11,31 +12,37 @@ from surgicalmamba.errors import InputError
 from surgicalmamba.model.checkpoint import fingerprint
 from surgicalmamba.model.recognizer import AnyRecognizer, Output, RecognizerConfig
 
-# The contract of an engine: the two things a live session asks of a model, one frame of every lane at a time.
+EXPORT_FILE = "export.json"
+NO_BACKBONE = "this model has no backbone (config.backbone is null); push feature vectors, not pictures."
+
+
+def is_export(folder: str | Path) -> bool:
+    """Whether a folder was written by `surgicalmamba export`."""
+    return (Path(folder) / EXPORT_FILE).is_file()
 
 
 class Engine(Protocol):
-    """Runs one model. Lanes are independent procedures and may stand at different frames; an engine keeps no memory of its own."""
+    """Runs one model without keeping state. Lanes are independent procedures, each at its own frame."""
 
     @property
     def name(self) -> str:
-        """How the engine is asked for: eager, compiled, onnx."""
+        """The name to open it by: eager, compiled, onnx."""
 
     @property
     def config(self) -> RecognizerConfig: ...
 
     @property
     def fingerprint(self) -> str:
-        """`model.checkpoint.fingerprint` of the model it runs: a snapshot is for this model and no other."""
+        """`model.checkpoint.fingerprint` of its model: a snapshot is for this model and no other."""
 
     def initial_state(self, n_lanes: int) -> Any:
-        """The memory before the first frame of `n_lanes` procedures."""
+        """The state before the first frame of `n_lanes` procedures."""
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Pictures (n, H, W, 3) uint8 of the model's size -> features (n, d_feature); each picture by itself."""
+        """Pictures (n, H, W, 3) uint8 of the model's size -> features (n, d_feature), one by one."""
 
     def advance(self, features: Tensor, state: Any) -> Output[Any]:
-        """One frame of every lane: features (b, d_feature) -> logits (b, k), intensity logits (b, n_blocks) or None, and the state."""
+        """One frame of every lane: features (b, d_feature) -> logits (b, k), intensity (b, n_blocks)."""
 
 
 class EagerEngine:
@@ -52,7 +59,6 @@ class EagerEngine:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Read from the weights once, when first asked for."""
         return fingerprint(self.model)
 
     def initial_state(self, n_lanes: int) -> Any:
@@ -62,7 +68,7 @@ class EagerEngine:
     def encode(self, frames: Tensor) -> Tensor:
         backbone = self.config.backbone
         if backbone is None:
-            raise InputError("this model has no backbone (config.backbone is null); push feature vectors, not pictures.")
+            raise InputError(NO_BACKBONE)
         return self.model.encode(normalise(frames.to(self.model.device), backbone.mean_rgb, backbone.std_rgb))
 
     @torch.inference_mode()
@@ -70,4 +76,3 @@ class EagerEngine:
         output = self.model.forward_features(features[:, None], state)
         intensity = None if output.intensity_logits is None else output.intensity_logits[:, 0]
         return Output(output.logits[:, 0], intensity, output.state)
-

@@ -1,8 +1,7 @@
-"""The `onnx` engine: exported graphs run by ONNX Runtime. It needs the export folder alone; no weights of the model are in memory."""
+"""The `onnx` engine: exported graphs run by ONNX Runtime, without the model's weights in torch."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,19 +9,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from surgicalmamba.core.state import Group, ModelState, PathState
-from surgicalmamba.engines.pieces import CapturedEngine
+from surgicalmamba.core.state import Group, ModelState
+from surgicalmamba.engines.engine import EXPORT_FILE
+from surgicalmamba.engines.pieces import PieceEngine
 from surgicalmamba.errors import ConfigError, EngineError
-from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.surgical_mamba import ModelConfig, empty_state
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
 
-EXPORT_FILE = "export.json"
 FORMAT = 1
 ENCODED_AT_ONCE = 2
-"""Pictures in one run of the encoder. With more, the activations leave the processor's caches and each picture takes longer."""
+"""Pictures in one run of the encoder. With more, the activations leave the processor's caches."""
 
 
 def onnx_runtime() -> ModuleType:
@@ -30,27 +28,32 @@ def onnx_runtime() -> ModuleType:
     try:
         import onnxruntime
     except ImportError as error:
-        raise EngineError(f"the onnx engine needs onnxruntime ({error}); run: pip install 'surgicalmamba[onnx]'") from None
+        advice = "run: pip install 'surgicalmamba[onnx]'"
+        raise EngineError(f"the onnx engine needs onnxruntime ({error}); {advice}") from None
     return onnxruntime
 
 
 def read_export(folder: Path) -> dict[str, object]:
-    """What export.json of an export folder says."""
+    """The content of export.json in an export folder."""
     file = folder / EXPORT_FILE
     if not file.is_file():
-        raise EngineError(f"{folder} is no export: there is no {EXPORT_FILE} in it. Make one with `surgicalmamba export`.")
+        raise EngineError(
+            f"{folder} is no export: it has no {EXPORT_FILE}. Make one with `surgicalmamba export`."
+        )
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise EngineError(f"{file} cannot be read: {error}; export again.") from None
-    complete = isinstance(about, dict) and isinstance(about.get("model"), dict) and bool(about.get("fingerprint"))
-    if not complete or about.get("format") != FORMAT:
+    is_whole = (
+        isinstance(about, dict) and isinstance(about.get("model"), dict) and bool(about.get("fingerprint"))
+    )
+    if not is_whole or about.get("format") != FORMAT:
         raise EngineError(f"{file} is not an export of format {FORMAT}; export again with this version.")
     return about
 
 
-class ExportedEngine(CapturedEngine):
-    """Graphs with explicit state in and out. Inputs are read and outputs written where torch keeps them, without copies."""
+class OnnxEngine(PieceEngine):
+    """Graphs with explicit state in and out, which read and write torch's memory without copies."""
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         about = read_export(folder)
@@ -61,15 +64,17 @@ class ExportedEngine(CapturedEngine):
         super().__init__(config)
         self.folder = folder
         self.fingerprint = str(about["fingerprint"])
-        self._int8 = about.get("precision") == "int8"
+        self._name = "onnx-int8" if about.get("precision") == "int8" else "onnx"
         options = session_options(threads or torch.get_num_threads())
         self._step_session = _open(folder / "step.onnx", options)
         self._encode_session = None if config.backbone is None else _open(folder / "encode.onnx", options)
-        self._close_sessions = {group: _open(folder / f"close_{group}.onnx", options) for group in self._grids}
+        self._close_sessions = {
+            group: _open(folder / f"close_{group}.onnx", options) for group in self._grids
+        }
 
     @property
     def name(self) -> str:
-        return "onnx-int8" if self._int8 else "onnx"
+        return self._name
 
     def initial_state(self, n_lanes: int) -> ModelState:
         return empty_state(self.config, n_lanes)
@@ -77,29 +82,30 @@ class ExportedEngine(CapturedEngine):
     def _encode(self, frames: Tensor) -> Tensor:
         assert self._encode_session is not None
         features = torch.empty(len(frames), self.config.feature_width)
-        for pictures, place in zip(frames.cpu().split(ENCODED_AT_ONCE), features.split(ENCODED_AT_ONCE), strict=True):
+        batches = zip(frames.cpu().split(ENCODED_AT_ONCE), features.split(ENCODED_AT_ONCE), strict=True)
+        for pictures, place in batches:
             _run(self._encode_session, [pictures], [place])
         return features
 
-    def _step(self, features: Tensor, state: ModelState) -> Output[ModelState]:
-        b, config = state.n_lanes, self.config
-        logits = torch.empty(b, config.n_phases)
-        intensity = None if config.block.slow.intensity is None else torch.empty(b, config.n_blocks)
-        after = state.map(torch.empty_like)
-        outputs = [logits, *([] if intensity is None else [intensity]), *after.tensors()]
-        _run(self._step_session, [features.cpu(), *state.tensors()], outputs)
-        return Output(logits, intensity, after)
+    def _step(self, features: Tensor, state: list[Tensor]) -> list[Tensor]:
+        config = self.config
+        widths = (
+            [config.n_phases] if config.block.slow.intensity is None else [config.n_phases, config.n_blocks]
+        )
+        outputs = [torch.empty(len(features), width) for width in widths] + [
+            torch.empty_like(t) for t in state
+        ]
+        _run(self._step_session, [features.cpu(), *state], outputs)
+        return outputs
 
-    def _close(self, group: Group, paths: Sequence[PathState]) -> list[PathState]:
-        before = [*(path.ssm for path in paths), *(path.chunk_sum for path in paths if path.chunk_sum is not None)]
-        after = [torch.empty_like(tensor) for tensor in before]
-        _run(self._close_sessions[group], before, after)
-        closed = zip(paths, after[: len(paths)], after[len(paths) :], strict=True)
-        return [replace(path, ssm=ssm, chunk_sum=chunk_sum) for path, ssm, chunk_sum in closed]
+    def _close(self, group: Group, ssm: list[Tensor], chunk_sum: list[Tensor]) -> list[Tensor]:
+        after = [torch.empty_like(tensor) for tensor in (*ssm, *chunk_sum)]
+        _run(self._close_sessions[group], [*ssm, *chunk_sum], after)
+        return after
 
 
 def session_options(threads: int) -> "SessionOptions":
-    """One pool of threads per graph. It may spin while its graph runs; then it must stop, since the graphs take turns on the same cores."""
+    """A thread pool per graph, which must stop spinning when its graph ends: the graphs share the cores."""
     options = onnx_runtime().SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -110,9 +116,10 @@ def session_options(threads: int) -> "SessionOptions":
 
 def _open(file: Path, options: "SessionOptions") -> "InferenceSession":
     runtime = onnx_runtime()
-    wanted = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in runtime.get_available_providers()]
+    available = runtime.get_available_providers()
+    providers = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     try:
-        return runtime.InferenceSession(str(file), options, providers=wanted)
+        return runtime.InferenceSession(str(file), options, providers=providers)
     except Exception as error:  # the runtime raises many unrelated classes
         reason = " ".join(str(error).split())[:300]
         raise EngineError(f"{file} does not load in ONNX Runtime ({reason}); export again.") from None
@@ -125,8 +132,11 @@ def _run(session: "InferenceSession", inputs: Sequence[Tensor], outputs: Sequenc
     """Run a graph on CPU tensors, in the graph's own order of inputs and outputs."""
     binding = session.io_binding()
     held = [tensor.contiguous() for tensor in inputs]  # the runtime reads them by address
-    for place, tensor in zip(session.get_inputs(), held, strict=True):
-        binding.bind_input(place.name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
-    for place, tensor in zip(session.get_outputs(), outputs, strict=True):
-        binding.bind_output(place.name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
+    bindings = (
+        (binding.bind_input, session.get_inputs(), held),
+        (binding.bind_output, session.get_outputs(), outputs),
+    )
+    for bind, places, tensors in bindings:
+        for place, tensor in zip(places, tensors, strict=True):
+            bind(place.name, "cpu", 0, _ELEMENT_TYPES[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
     session.run_with_iobinding(binding)

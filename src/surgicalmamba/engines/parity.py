@@ -1,4 +1,9 @@
-"""How an engine's error grows along a procedure: both engines fed the same features from the first frame on."""
+"""Whether an engine computes what the model computes: eager's outputs on a few frames, and an engine's
+distance.
+
+The frames are made by a formula, so that outputs written at export can be compared later without the model's
+weights. They cross the end of a chunk in every group of paths and the end of a clip, each time from an empty
+state whose clock is set shortly before it."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,23 +16,18 @@ from surgicalmamba.errors import CheckpointError, EngineError
 from surgicalmamba.model.checkpoint import read_weights
 from surgicalmamba.model.surgical_mamba import ModelConfig, rotation_grids
 
-# Does an engine compute what the model computes? The eager engine's answers on a few frames, and how far another's lie from them.
-#
-# The frames are made by a formula, so that answers written at export can be compared with later, without the model's weights. They
-# lead over the end of a chunk in every group of paths and over the end of a clip, each from an empty memory whose clock is set to
-# shortly before it.
-
-
 FRAMES_BEFORE, FRAMES_AFTER = 3, 2
 TOLERANCE = 1e-3
-"""Largest difference from eager, relative to the largest value, at which an engine in float32 counts as equal."""
+"""Largest difference from eager, relative to the largest value, at which a float32 engine counts as equal."""
 INT8_TOLERANCE = 0.25
-"""The same for int8. Meant to catch a broken graph; how well int8 agrees on real operations is for `bench stream` to say."""
+"""The same for int8. It finds a broken graph; `bench stream` measures the agreement on real operations."""
+LONGEST = 80
+"""Frames that `logit_error` compares at most: past the first rotation of every path of the paper's model."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far an engine is from eager on the check frames: largest difference over the largest value of eager's."""
+    """An engine's distance from eager on the check frames: largest difference over eager's largest value."""
 
     engine: str
     features: float | None
@@ -38,14 +38,45 @@ class Parity:
 
     @property
     def holds(self) -> bool:
-        return all(error <= self.tolerance for error in (self.features or 0.0, self.logits, self.state))  # False for NaN
+        return all(error <= self.tolerance for error in (self.features or 0.0, self.logits, self.state))
 
     def as_dict(self) -> dict[str, object]:
         return {**asdict(self), "holds": self.holds}
 
 
+def model_config(engine: Engine) -> ModelConfig:
+    """The config of an engine that runs SurgicalMamba; other models run on eager, with nothing to compare."""
+    config = engine.config
+    assert isinstance(config, ModelConfig)
+    return config
+
+
+def check_starts(config: ModelConfig) -> list[int]:
+    """Clocks that lie FRAMES_BEFORE frames before the end of a chunk of some path, or of a clip."""
+    ends = {config.clip_len, *(grid.chunk_len for grid in rotation_grids(config).values())}
+    return sorted({max(0, end - FRAMES_BEFORE) for end in ends})
+
+
+def check_features(config: ModelConfig) -> Tensor:
+    """Feature vectors (l, d_feature) between -1 and 1, no two alike."""
+    n = (FRAMES_BEFORE + FRAMES_AFTER) * config.feature_width
+    return (
+        torch.sin(torch.arange(n, dtype=torch.float64).square() * 0.37)
+        .float()
+        .reshape(-1, config.feature_width)
+    )
+
+
+def check_pictures(config: ModelConfig) -> Tensor:
+    """One picture with structure at every scale."""
+    assert config.backbone is not None
+    size = config.backbone.image_size
+    y, x, colour = torch.meshgrid(torch.arange(size), torch.arange(size), torch.arange(3), indexing="ij")
+    return ((x * y // 7 + x * (colour + 1) + 3 * y) % 256).to(torch.uint8)[None]
+
+
 def answers(engine: Engine) -> dict[str, Tensor]:
-    """What an engine says on the check frames: features, logits and memory, by name. One lane, as in a live session."""
+    """Features, logits and state of an engine on the check frames, by name, in one lane."""
     config = model_config(engine)
     found: dict[str, Tensor] = {}
     if config.backbone is not None:
@@ -58,58 +89,42 @@ def answers(engine: Engine) -> dict[str, Tensor]:
             state = output.state
             found[f"{start}.logits.{number}"] = output.logits.cpu()
             if number in (FRAMES_BEFORE - 1, len(vectors) - 1):  # after the boundary, and at the end
-                found |= {f"{start}.state.{number}.{k}": v.cpu() for k, v in zip(state.names(), state.tensors(), strict=True)}
+                tensors = zip(state.names(), state.tensors(), strict=True)
+                found |= {f"{start}.state.{number}.{name}": tensor.cpu() for name, tensor in tensors}
     return found
-
-
-def model_config(engine: Engine) -> ModelConfig:
-    """The config of an engine that runs SurgicalMamba; the others are eager, and there is nothing to compare."""
-    config = engine.config
-    assert isinstance(config, ModelConfig)
-    return config
-
-
-def check_starts(config: ModelConfig) -> list[int]:
-    """Clocks from which FRAMES_BEFORE frames lead to the end of a chunk of some path, or of a clip."""
-    ends = {config.clip_len, *(grid.chunk_len for grid in rotation_grids(config).values())}
-    return sorted({max(0, end - FRAMES_BEFORE) for end in ends})
-
-
-def check_features(config: ModelConfig) -> Tensor:
-    """Feature vectors (l, d_feature) between -1 and 1, no two alike."""
-    n = (FRAMES_BEFORE + FRAMES_AFTER) * config.feature_width
-    return torch.sin(torch.arange(n, dtype=torch.float64).square() * 0.37).float().reshape(-1, config.feature_width)
-
-
-def check_pictures(config: ModelConfig) -> Tensor:
-    """One picture with structure at every scale."""
-    assert config.backbone is not None
-    size = config.backbone.image_size
-    y, x, colour = torch.meshgrid(torch.arange(size), torch.arange(size), torch.arange(3), indexing="ij")
-    return ((x * y // 7 + x * (colour + 1) + 3 * y) % 256).to(torch.uint8)[None]
 
 
 def compare(engine: Engine, reference: dict[str, Tensor]) -> Parity:
     """Measure an engine against the answers of eager."""
-    own = answers(engine)
-    if own.keys() != reference.keys():
+    found = answers(engine)
+    if found.keys() != reference.keys():
         raise EngineError("the answers to compare with belong to another model; export again.")
     errors = {"features": [0.0], "logits": [0.0], "state": [0.0]}
-    scale = {kind: max((float(v.abs().max()) for k, v in reference.items() if kind in k), default=0.0) for kind in ("features", "logits")}
+    scale = {
+        kind: max((float(value.abs().max()) for key, value in reference.items() if kind in key), default=0.0)
+        for kind in ("features", "logits")
+    }
     for key, value in reference.items():
         kind = next(kind for kind in errors if kind in key)
-        largest = scale.get(kind, float(value.abs().max()))  # each tensor of the memory has a scale of its own
-        errors[kind].append(_relative(own[key], value, largest))
+        largest = scale.get(kind, float(value.abs().max()))  # each tensor of the state has a scale of its own
+        errors[kind].append(_relative(found[key], value, largest))
     worst = {kind: max(values) for kind, values in errors.items()}
-    tolerance = INT8_TOLERANCE if engine.name.endswith("int8") else TOLERANCE
-    n_frames = sum(".logits." in key for key in reference)
-    return Parity(engine.name, worst["features"] if "features" in reference else None, worst["logits"], worst["state"], n_frames, tolerance)
+    return Parity(
+        engine=engine.name,
+        features=worst["features"] if "features" in reference else None,
+        logits=worst["logits"],
+        state=worst["state"],
+        frames=sum(".logits." in key for key in reference),
+        tolerance=INT8_TOLERANCE if engine.name.endswith("int8") else TOLERANCE,
+    )
 
 
 def _relative(ours: Tensor, reference: Tensor, scale: float) -> float:
-    difference = float((ours.double() - reference.double()).abs().max()) if ours.shape == reference.shape else float("inf")
+    if ours.shape != reference.shape:
+        return float("inf")
+    difference = float((ours.double() - reference.double()).abs().max())
     if difference != difference:
-        return float("inf")  # a NaN must lose every comparison, also inside max()
+        return float("inf")  # a NaN must fail every comparison, also inside max()
     return difference / scale if scale else difference
 
 
@@ -119,9 +134,9 @@ def require(engine: Engine, reference: dict[str, Tensor]) -> Parity:
     if not parity.holds:
         features = "" if parity.features is None else f"features {parity.features:.1e}, "
         raise EngineError(
-            f"the {parity.engine} engine is refused: over {parity.frames} frames it differs from eager by {features}"
-            f"logits {parity.logits:.1e}, state {parity.state:.1e} of the largest value, more than {parity.tolerance:g}. "
-            f"Use another engine (eager always works) and report this."
+            f"the {parity.engine} engine is refused: over {parity.frames} frames it differs from eager by "
+            f"{features}logits {parity.logits:.1e}, state {parity.state:.1e} of the largest value, more than "
+            f"{parity.tolerance:g}. Use another engine (eager always works) and report this."
         )
     return parity
 
@@ -139,13 +154,10 @@ def read_answers(file: Path) -> dict[str, Tensor]:
         raise EngineError(f"{error} The export is incomplete; export again.") from None
 
 
-LONGEST = 80
-"""Frames compared at most: past the first rotation of every path of the paper's model, and still a few seconds' work."""
-
-
 @torch.inference_mode()
 def logit_error(engine: Engine, reference: Engine) -> float:
-    """Root mean square difference of the logits over that of the reference's own, over the first frames of a procedure."""
+    """How far an engine is from another after the first frames of a procedure, both fed the same features:
+    root mean square difference of the logits over that of the reference's logits."""
     config = model_config(engine)
     chunk_lens = [path.chunk_len for path in config.paths().values() if path.rotation is not None]
     n_frames = min(LONGEST, max(chunk_lens, default=0) + FRAMES_AFTER)
@@ -158,4 +170,3 @@ def logit_error(engine: Engine, reference: Engine) -> float:
         error += float((output.logits - expected.logits).square().sum())
         scale += float(expected.logits.square().sum())
     return (error / scale) ** 0.5 if scale else error**0.5
-

@@ -14,11 +14,12 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Literal, TypeVar, get_type_hints
 
 import numpy as np
 
-from surgicalmamba.eval.files import VideoPrediction
+if TYPE_CHECKING:
+    from surgicalmamba.eval.files import VideoPrediction
 
 Quality = Literal["ok", "missing", "black", "frozen", "unreadable", "late"]
 """The input at a tick of the model's clock.
@@ -61,7 +62,7 @@ class PhaseEstimate:
     frame_index: int
     """Frames of this procedure that the model saw before this one."""
     tick: int
-    """Tick of the model's clock since the first frame; ahead of `frame_index` by the ticks that were skipped."""
+    """Tick of the model's clock; ahead of `frame_index` by the ticks that were skipped."""
     time_s: float
     """Source time of the picture in seconds; of the tick where there was no picture."""
     phase: int
@@ -140,15 +141,15 @@ def from_columns(columns: Mapping[str, object], phases: Sequence[str]) -> list[S
 
 _SQL_TYPES = {int: "integer", float: "real", float | None: "real", tuple[float, ...]: "blob"}
 DATABASE_COLUMNS: dict[str, str] = {
-    name: _SQL_TYPES.get(kind, "text") for name, kind in get_type_hints(ServedEstimate).items() if name != "name"
+    name: _SQL_TYPES.get(kind, "text")
+    for name, kind in get_type_hints(ServedEstimate).items()
+    if name != "name"
 }
-"""Column of a database row -> SQL type. A column that an old database lacks is added without a default: null is
-read as the field's default."""
+"""Column of a database row -> SQL type. Null, as in a column added later, is read as the default."""
 
 
 def to_row(estimate: ServedEstimate) -> tuple[object, ...]:
-    """Values in the order of DATABASE_COLUMNS: probabilities as packed 64-bit floats, little-endian, counters
-    that are not zero as JSON."""
+    """Values in the order of DATABASE_COLUMNS: probabilities as little-endian doubles, counters as JSON."""
     packed = struct.pack(f"<{len(estimate.probabilities)}d", *estimate.probabilities)
     counts = json.dumps({name: value for name, value in vars(estimate.counts).items() if value})
     values = {**vars(estimate), "probabilities": packed, "counts": counts}
@@ -157,7 +158,9 @@ def to_row(estimate: ServedEstimate) -> tuple[object, ...]:
 
 def from_row(values: Sequence[object], phases: Sequence[str]) -> ServedEstimate:
     """The reverse of `to_row`."""
-    document = {name: value for name, value in zip(DATABASE_COLUMNS, values, strict=True) if value is not None}
+    document = {
+        name: value for name, value in zip(DATABASE_COLUMNS, values, strict=True) if value is not None
+    }
     packed, phase = document["probabilities"], document["phase"]
     assert isinstance(packed, bytes) and isinstance(phase, int)
     document["probabilities"] = struct.unpack(f"<{len(packed) // 8}d", packed)
@@ -165,8 +168,12 @@ def from_row(values: Sequence[object], phases: Sequence[str]) -> ServedEstimate:
     return ServedEstimate.from_dict({"name": phases[phase], "intensity": None, **document})
 
 
-def to_prediction(frames: Sequence[int], estimates: Sequence[PhaseEstimate], n_phases: int) -> VideoPrediction:
+def to_prediction(
+    frames: Sequence[int], estimates: Sequence[PhaseEstimate], n_phases: int
+) -> "VideoPrediction":
     """The prediction file of one video; `frames` numbers its rows."""
+    from surgicalmamba.eval.files import VideoPrediction
+
     intensity = [estimate.intensity for estimate in estimates]
     return VideoPrediction(
         frame=np.array(frames, np.int64),

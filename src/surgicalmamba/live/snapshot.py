@@ -1,15 +1,18 @@
 """A live session as bytes: versioned, checksummed, bound to its model. Nothing in it is code.
 
-    magic (8)  format (u32)  length of all (u64)  SHA-256 of what follows (32)  length of header (u32)  header (JSON)  tensors (safetensors)
+    magic (8)  format (u32)  length of all (u64)  SHA-256 of what follows (32)
+    length of header (u32)  header (JSON)  tensors (safetensors)
 
-The header holds package version, model fingerprint, engine, clock, counters, policy and output stage; the tensors are the model's
-memory, the last features and the last thumbnail. Numbers of the header are written so that they read back to the bit."""
+The header holds package version, model fingerprint, engine, clock, counters, policy and output stage; the
+tensors are the model's state, the last features and the last thumbnail. Numbers of the header read back to
+the bit."""
 
 import hashlib
 import json
 import struct
 from dataclasses import asdict, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -28,10 +31,10 @@ FORMAT = 1
 MAGIC = b"SMSNAP\r\n"
 _PREFIX = struct.Struct("<8sIQ32s")
 _LENGTH = struct.Struct("<I")
-Header = dict[str, object]
+Header = dict[str, Any]
 
 
-def freeze(engine: Engine, track: Track, state: LaneState) -> bytes:
+def save_snapshot(engine: Engine, track: Track, state: LaneState) -> bytes:
     """A stream between two frames, as bytes."""
     tensors = {f"state.{i:04d}": tensor for i, tensor in enumerate(state.tensors())}
     if track.features is not None:
@@ -58,22 +61,26 @@ def freeze(engine: Engine, track: Track, state: LaneState) -> bytes:
 
 
 def _open(blob: bytes) -> tuple[Header, bytes]:
-    """The header and the tensors' bytes of a snapshot that is whole; every other one is refused with its reason."""
+    """The header and the tensors' bytes of a whole snapshot; any other is refused with its reason."""
     if len(blob) < _PREFIX.size or not blob.startswith(MAGIC):
-        what = "is empty" if not blob else "is cut off" if MAGIC.startswith(blob[: len(MAGIC)]) else "is no snapshot of a session"
-        raise SnapshotError(f"the snapshot {what} ({len(blob)} bytes); give the bytes that snapshot() returned.")
+        is_cut = MAGIC.startswith(blob[: len(MAGIC)])
+        what = "is empty" if not blob else "is cut off" if is_cut else "is no snapshot of a session"
+        raise SnapshotError(
+            f"the snapshot {what} ({len(blob)} bytes); give the bytes that snapshot() returned."
+        )
     _, version, length, digest = _PREFIX.unpack_from(blob)
     if version != FORMAT:
-        raise SnapshotError(f"the snapshot has format version {version}, this package reads {FORMAT}; use the version that wrote it.")
+        advice = f"this package reads {FORMAT}; use the version that wrote it"
+        raise SnapshotError(f"the snapshot has format version {version}, {advice}.")
     if len(blob) != length:
         state = "cut off" if len(blob) < length else "followed by other bytes"
         raise SnapshotError(f"the snapshot is {state}: {len(blob)} bytes of {length}; copy it again.")
     body = blob[_PREFIX.size :]
     if hashlib.sha256(body).digest() != digest:
-        raise SnapshotError("the snapshot is corrupted: its checksum does not match; copy it again or use an earlier one.")
+        advice = "copy it again or use an earlier one"
+        raise SnapshotError(f"the snapshot is corrupted: its checksum does not match; {advice}.")
     (size,) = _LENGTH.unpack_from(body)
-    header: Header = json.loads(body[_LENGTH.size : _LENGTH.size + size])
-    return header, body[_LENGTH.size + size :]
+    return json.loads(body[_LENGTH.size : _LENGTH.size + size]), body[_LENGTH.size + size :]
 
 
 def engine_of(blob: bytes) -> str:
@@ -81,29 +88,30 @@ def engine_of(blob: bytes) -> str:
     return str(_open(blob)[0]["engine"])
 
 
-def thaw(engine: Engine, blob: bytes) -> tuple[Track, LaneState]:
-    """The stream that `freeze` was given."""
+def load_snapshot(engine: Engine, blob: bytes) -> tuple[Track, LaneState]:
+    """The stream that `save_snapshot` was called with."""
     header, payload = _open(blob)
     if header["model"] != engine.fingerprint:
-        raise SnapshotError(
-            f"the snapshot belongs to another model ({str(header['model'])[:12]}, this one is {engine.fingerprint[:12]}); "
-            "load the checkpoint it was taken with."
-        )
+        models = f"{header['model'][:12]}, this one is {engine.fingerprint[:12]}"
+        advice = "load the checkpoint it was taken with"
+        raise SnapshotError(f"the snapshot belongs to another model ({models}); {advice}.")
     try:
         return _rebuild(engine, header, load(payload))
     except (KeyError, TypeError, ValueError, SafetensorError, SurgicalMambaError) as error:
-        made_by = header.get("surgicalmamba")
-        raise SnapshotError(f"the snapshot, written by version {made_by}, does not fit version {__version__} ({error}).") from None
+        versions = f"written by version {header.get('surgicalmamba')}, does not fit version {__version__}"
+        raise SnapshotError(f"the snapshot, {versions} ({error}).") from None
 
 
 def _rebuild(engine: Engine, header: Header, tensors: dict[str, Tensor]) -> tuple[Track, LaneState]:
-    clock, counts, policy, stage = (dict(header[key]) for key in ("clock", "counts", "policy", "output_stage"))  # type: ignore[call-overload]
-    track = Track(engine.config, clock["fps"], Policy(**policy), OutputStage(**stage))
+    clock = header["clock"]
+    track = Track(
+        engine.config, clock["fps"], Policy(**header["policy"]), OutputStage(**header["output_stage"])
+    )
     track.clock = Clock(**{**clock, "fps": Fraction(clock["fps"])})
-    track.next_tick, track.n_frames = int(str(header["next_tick"])), int(str(header["n_frames"]))
-    track.counts = Counts(**counts)
+    track.next_tick, track.n_frames = int(header["next_tick"]), int(header["n_frames"])
+    track.counts = Counts(**header["counts"])
     track.belief = None if header["belief"] is None else np.array(header["belief"], np.float64)
-    state = _memory(engine.initial_state(1), tensors, tuple(header["frame_index"]))  # type: ignore[arg-type]
+    state = _state(engine.initial_state(1), tensors, tuple(header["frame_index"]))
     if "features" in tensors:
         track.features = tensors["features"].to(next((tensor.device for tensor in state.tensors()), "cpu"))
     if "small" in tensors:
@@ -111,12 +119,13 @@ def _rebuild(engine: Engine, header: Header, tensors: dict[str, Tensor]) -> tupl
     return track, state
 
 
-def _memory(empty: LaneState, tensors: dict[str, Tensor], frame_index: tuple[int, ...]) -> LaneState:
-    """The stored memory, in the form of an empty one. Growing tensors may have any length; nothing else may differ in shape."""
+def _state(empty: LaneState, tensors: dict[str, Tensor], frame_index: tuple[int, ...]) -> LaneState:
+    """The stored state, in the form of an empty one. Only growing tensors may have another length."""
     found = []
     for i, (name, like) in enumerate(zip(empty.names(), empty.tensors(), strict=True)):
         tensor = tensors[f"state.{i:04d}"]
-        expected = (*like.shape[:1], *tensor.shape[1:2], *like.shape[2:]) if name in empty.GROWING else tuple(like.shape)
+        grown = (*like.shape[:1], *tensor.shape[1:2], *like.shape[2:])
+        expected = grown if name in empty.GROWING else tuple(like.shape)
         if tuple(tensor.shape) != expected or tensor.dtype != like.dtype:
             raise ValueError(f"{name} is {tuple(tensor.shape)}, expected {expected}")
         found.append(tensor.to(like.device))

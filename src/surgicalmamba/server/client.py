@@ -25,7 +25,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from surgicalmamba.data.records import Gap
-from surgicalmamba.live.sources import open_pictures
+from surgicalmamba.live.sources import open_source
 
 # A client that survives: it keeps the frames that the server may need again, and sends them again after a lost connection.
 #
@@ -347,7 +347,7 @@ def stream_to_server(
     about = client.request("GET", "/v1/about")
     rate = fps or Fraction(str(about["rate"]))
     sampling = cast(Literal["auto", "index", "time"], about["sampling"])
-    pictures = open_pictures(source, sampling, rate, image_fps)
+    pictures = open_source(source, sampling, rate, image_fps)
     remote = client.create(name, float(rate) if fps else None, when_behind="drop" if pictures.is_paced else "wait")
     count = 0
     with remote:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import SessionError, SurgicalMambaError
-from surgicalmamba.live.sources import open_pictures
+from surgicalmamba.live.sources import open_source as open_live_source
 from surgicalmamba.model.recognizer import PreprocessConfig
 from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.rooms import Life, Room
@@ -41,7 +41,7 @@ def open_source(name: str, config: ServeConfig, preprocess: PreprocessConfig, fp
         return Pictures(lambda first: demo_frames(int(seed) % 1_000_000, fps, first), is_repeatable=True, is_sampled=True)
     if name not in config.sources:
         raise SessionError(f"there is no source {name!r}; the server's settings list them.")
-    found = open_pictures(config.sources[name], preprocess.sampling, fps)
+    found = open_live_source(config.sources[name], preprocess.sampling, fps)
     pictures = (item for item in found.frames if not isinstance(item, Gap))
     if found.is_sampled:
         return Pictures(lambda first: islice(pictures, first, None), is_repeatable=True, is_sampled=True)

@@ -170,7 +170,7 @@ def open_all(
     `folders`."""
     from surgicalmamba.engines.compiled import CompiledEngine
     from surgicalmamba.engines.export import export
-    from surgicalmamba.engines.onnx import ExportedEngine
+    from surgicalmamba.engines.onnx import OnnxEngine
 
     eager = EagerEngine(model)
     reference = answers(eager)
@@ -183,7 +183,7 @@ def open_all(
             else:
                 graphs = folders["onnx"] if name == "onnx-int8" and "onnx" in opened else None
                 export(model, folders[name], int8=name == "onnx-int8", graphs_from=graphs)
-                engine = ExportedEngine(folders[name], threads)
+                engine = OnnxEngine(folders[name], threads)
             opened[name] = engine, require(engine, reference)
         except EngineError as error:
             left_out[name] = str(error)
@@ -326,9 +326,9 @@ def measure_memory(engine: str, folder: Path, threads: int) -> Memory:
 
 def _open_in_child(name: str, folder: Path, threads: int) -> Engine:
     if name.startswith("onnx"):
-        from surgicalmamba.engines.onnx import ExportedEngine
+        from surgicalmamba.engines.onnx import OnnxEngine
 
-        return ExportedEngine(folder, threads)
+        return OnnxEngine(folder, threads)
     from surgicalmamba.engines.compiled import CompiledEngine
     from surgicalmamba.model.checkpoint import load
 

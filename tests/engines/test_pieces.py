@@ -1,20 +1,17 @@
 """What engines capture, run as it is: pieces without boundaries, then the boundaries, make the model's frames in every variant."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from engines.conftest import live_config, run_beside_eager
 from surgicalmamba.core.rotation import solve_by_blocks
 from surgicalmamba.engines.engine import EagerEngine
-from surgicalmamba.engines.pieces import CapturedEngine, ClosePiece, EncodePiece, StepPiece
+from surgicalmamba.engines.pieces import ClosePiece, EncodePiece, PieceEngine, StepPiece
 from surgicalmamba.errors import InputError
-from surgicalmamba.model.recognizer import Output
 from surgicalmamba.model.surgical_mamba import VARIANTS, SurgicalMamba
 
 
-class PlainEngine(CapturedEngine):
+class PlainEngine(PieceEngine):
     """The pieces called directly; counts how often the rotation networks are touched."""
 
     name = "plain"
@@ -30,20 +27,18 @@ class PlainEngine(CapturedEngine):
         return EncodePiece(self.model)(frames)
 
     def _step(self, features, state):
-        logits, *rest = StepPiece(self.model)(features, state.tensors())
-        intensity = rest.pop(0) if self.config.block.slow.intensity is not None else None
-        return Output(logits, intensity, state.with_tensors(rest))
+        return StepPiece(self.model)(features, state)
 
-    def _close(self, group, paths):
-        self.closed.append((group, len(paths[0].ssm)))
-        after = ClosePiece(self.model, group, solve_by_blocks)([p.ssm for p in paths], [p.chunk_sum for p in paths])
-        n = len(paths)
-        return [replace(p, ssm=ssm, chunk_sum=total) for p, ssm, total in zip(paths, after[:n], after[n:], strict=True)]
+    def _close(self, group, ssm, chunk_sum):
+        self.closed.append((group, len(ssm[0])))
+        return ClosePiece(self.model, group, solve_by_blocks)(ssm, chunk_sum)
 
 
 def build(variant, **changes):
     torch.manual_seed(0)
-    return SurgicalMamba(live_config(n_blocks=2, backbone=None, d_feature=10, **changes).variant(variant)).eval()
+    return SurgicalMamba(
+        live_config(n_blocks=2, backbone=None, d_feature=10, **changes).variant(variant)
+    ).eval()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
