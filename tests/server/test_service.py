@@ -113,7 +113,7 @@ def test_a_full_queue_drops_its_oldest_waiting_frame_and_counts_it(start, pictur
     monkeypatch.setattr(service.worker, "_turn", lambda: False)  # the recognizer is behind
     give(service, room, pictures[:12])
     assert [entry.index for entry in room.queue if entry.is_dropped] == [0, 1, 2, 3]
-    assert room.counters.dropped == 4
+    assert room.n_dropped == 4
     monkeypatch.undo()
     service.worker.wake()
     until(lambda: room.durable == 11)
@@ -134,10 +134,10 @@ def test_after_a_restart_the_dropped_frames_are_dropped_again_and_the_others_com
 
     service = start(snapshot_frames=1000)
     room = service.worker.rooms[room.info.id]
-    assert (room.next_index, room.keep_from, room.durable, room.counters.dropped) == (0, 0, 11, 4)
+    assert (room.next_index, room.keep_from, room.durable, room.n_dropped) == (0, 0, 11, 4)
     give(service, room, pictures[:14])
     until(lambda: room.durable == 13)
-    assert room.counters.differed == 0 and room.counters.dropped == 4
+    assert "surgicalmamba_record_differences_total 0" in service.metrics.text({}) and room.n_dropped == 4
     after = service.rows(room.info.id, -1, -1)
     assert after[:8] == before and [row.frame for row in after] == list(range(4, 14))
 

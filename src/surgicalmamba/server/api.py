@@ -30,9 +30,9 @@ MetadataKey = Literal["room", "procedure", "device", "study", "case"]
 """What may be stored about a session. Nothing that names a patient: `case` is meant for a pseudonym of the
 study."""
 MetadataValue = Annotated[str, Field(max_length=80, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Name = Annotated[
-    str, Field(pattern=r"^[\w][\w .:#/+-]{0,63}$", description="For the page. No patient's name.")
-]
+Name = Annotated[str, Field(pattern=r"^[\w][\w .:#/+-]{0,63}$", description="No patient's name.")]
+Run = Annotated[list[float], Field(min_length=3, max_length=3)]
+Rate = Annotated[float, Field(ge=0.001, le=120)]
 SessionId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="As returned by its creation.")]
 
 
@@ -42,16 +42,12 @@ class CreateSession(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Name
     model: Annotated[str, Field(max_length=200)] | None = Field(None, description="Must be the server's.")
-    fps: Annotated[float, Field(ge=0.001, le=120)] | None = Field(
-        None, description="Estimates per second of source time; default: the model's."
-    )
+    fps: Rate | None = Field(None, description="Estimates per second of source time; null: the model's.")
     when_behind: WhenBehind = Field(
-        "drop", description="wait loses nothing (a recording); drop keeps up (a camera)."
+        "drop", description="wait loses no frame (recording); drop keeps up (camera)."
     )
     metadata: dict[MetadataKey, MetadataValue] = Field({}, description="No patient's name.")
-    source: Annotated[str, Field(max_length=64)] | None = Field(
-        None, description="A source of the server's settings, read by the server."
-    )
+    source: Annotated[str, Field(max_length=64)] | None = Field(None, description="A source in the settings.")
 
 
 class SessionView(BaseModel):
@@ -80,9 +76,7 @@ class SessionView(BaseModel):
     latency_ms: float | None = Field(None, description="Recent median, from arrival to estimate.")
     phase: int | None = None
     confidence: float | None = None
-    segments: list[Annotated[list[float], Field(min_length=3, max_length=3)]] = Field(
-        [], description="Phase, from second, to second."
-    )
+    segments: list[Run] = Field([], description="Phase, from second, to second.")
 
 
 class SessionList(BaseModel):
@@ -191,8 +185,8 @@ def view_room(room: Room) -> SessionView:
             rows=room.n_rows,
             next_index=room.next_index,
             **vars(room.marks),
-            dropped=room.counters.dropped,
-            refused=room.counters.refused,
+            dropped=room.n_dropped,
+            refused=room.n_refused,
             queued=len(room.queue),
             latency_ms=latency[len(latency) // 2] if latency else None,
             phase=None if last is None else last.phase,
@@ -319,8 +313,7 @@ def create(body: CreateSession, service: Server, caller: Operator) -> SessionVie
         raise HTTPException(409, f"this server runs the model {service.model_name}")
     if body.source is not None and body.source not in service.config.sources:
         raise HTTPException(409, "there is no source of that name in the server's settings")
-    metadata = {str(key): text for key, text in body.metadata.items()}
-    return _create(service, body.name, body.fps, body.when_behind, metadata, body.source)
+    return _create(service, body, body.source)
 
 
 @api.post("/demo", status_code=201, responses=TAKEN)
@@ -329,19 +322,15 @@ def demo(service: Server, caller: Operator) -> SessionView:
     if not service.config.demo:
         raise HTTPException(409, "this server offers no demo; start it with --demo")
     name = "Demo " + time.strftime("%H:%M:%S")
-    return _create(service, name, None, "wait", {"procedure": "synthetic"}, DEMO)
+    return _create(
+        service, CreateSession(name=name, when_behind="wait", metadata={"procedure": "synthetic"}), DEMO
+    )
 
 
-def _create(
-    service: Service,
-    name: str,
-    fps: float | None,
-    when_behind: WhenBehind,
-    metadata: dict[str, str],
-    source: str | None,
-) -> SessionView:
+def _create(service: Service, body: CreateSession, source: str | None) -> SessionView:
+    metadata = {str(key): text for key, text in body.metadata.items()}
     try:
-        return view_room(service.create(name, fps, when_behind, metadata, source))
+        return view_room(service.create(body.name, body.fps, body.when_behind, metadata, source))
     except SessionError:
         raise HTTPException(409, "all places are taken; finish a session first") from None
 
@@ -351,9 +340,7 @@ def sessions(
     service: Server,
     caller: Viewer,
     limit: Annotated[int, Query(ge=1, le=200, description="Finished sessions to list.")] = 50,
-    before_s: Annotated[
-        float | None, Query(ge=0, le=1e11, description="Only those created before; for the next page.")
-    ] = None,
+    before_s: Annotated[float | None, Query(ge=0, le=1e11, description="Only those created before.")] = None,
 ) -> SessionList:
     """Every open session, and the newest finished ones."""
     rooms = sorted(service.worker.rooms.values(), key=lambda room: room.info.created_s)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -132,9 +131,7 @@ class RemoteSession:
     def __enter__(self) -> "RemoteSession":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
         self.close()

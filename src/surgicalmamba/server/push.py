@@ -9,22 +9,11 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from surgicalmamba.server import wire
 from surgicalmamba.server.rooms import Life, Room
 from surgicalmamba.server.security import Gate
 from surgicalmamba.server.service import Service
-from surgicalmamba.server.wire import (
-    Estimated,
-    FrameMessage,
-    Hello,
-    Message,
-    Reason,
-    RefusalError,
-    Refused,
-    content,
-    decode,
-    pack,
-    unpack_frame,
-)
+from surgicalmamba.server.wire import Reason, RefusalError
 
 HEARTBEAT_S = 5.0
 PAST_ROWS = 2_000
@@ -39,16 +28,18 @@ async def event_stream(service: Service, session: str | None, after: int) -> Asy
     listener = service.hub.add(session)
     last = after
     try:
-        yield _event(pack(type="state", state=service.state))
+        yield _event(wire.pack(type="state", state=service.state))
         if session is not None:
             for row in await run_in_threadpool(service.rows, session, after, PAST_ROWS):
                 last = row.row
-                yield _event(pack(**content(Estimated(session, row, latency_ms=None, replayed=True))))
+                yield _event(
+                    wire.pack(**wire.content(wire.Estimated(session, row, latency_ms=None, replayed=True)))
+                )
         while not listener.is_lost and not service.hub.is_closed:
             try:
                 text = await asyncio.wait_for(listener.queue.get(), HEARTBEAT_S)
             except asyncio.TimeoutError:
-                yield _event(pack(type="state", state=service.state))
+                yield _event(wire.pack(type="state", state=service.state))
                 continue
             if text is None:
                 return
@@ -129,23 +120,25 @@ class Connection:
     def replace(self) -> None:
         """Close it: another connection pushes the session now."""
         text = "another connection pushes this session now."
-        self._send(Refused(self._room.info.id, None, Reason.REPLACED.value, text))
+        self._send(wire.Refused(self._room.info.id, None, Reason.REPLACED.value, text))
         self._listener.put(None)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: wire.Message) -> None:
         self._listener.put(self._service.text_of(self._room, message))
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> wire.Hello:
         room, limits = self._room, self._limits
         info = room.info
-        return Hello(info.id, room.next_index, room.fps, info.phases, limits.frame_bytes, limits.frame_pixels)
+        return wire.Hello(
+            info.id, room.next_index, room.fps, info.phases, limits.frame_bytes, limits.frame_pixels
+        )
 
     def _refuse(self, frame: int | None, refusal: RefusalError, is_malformed: bool = True) -> None:
         """Send the reason. Too many malformed messages close the connection."""
         reason = refusal.reason.value
-        self._room.counters.refused += 1
+        self._room.n_refused += 1
         self._service.metrics.refused.add(reason=reason)
-        self._send(Refused(self._room.info.id, frame, reason, refusal.text))
+        self._send(wire.Refused(self._room.info.id, frame, reason, refusal.text))
         self._malformed += is_malformed
         if self._malformed >= self._limits.malformed:
             self._listener.put(None)
@@ -179,7 +172,7 @@ class Connection:
                 if data is None:
                     await self._command(message.get("text") or "")
                 else:
-                    await self._take(unpack_frame(data))
+                    await self._take(wire.unpack_frame(data))
             except RefusalError as refusal:
                 self._refuse(None, refusal)
         await asyncio.sleep(1)  # the writer closes the connection once the reason is sent
@@ -194,7 +187,7 @@ class Connection:
         await asyncio.to_thread(self._service.worker.skip, self._room)
         self._send(self._hello())
 
-    async def _take(self, frame: FrameMessage) -> None:
+    async def _take(self, frame: wire.FrameMessage) -> None:
         room, service = self._room, self._service
         try:
             room.check(frame)
@@ -206,7 +199,7 @@ class Connection:
             await asyncio.sleep(_POLL_S)
         rgb = None
         try:
-            rgb = await asyncio.to_thread(decode, frame, self._limits)
+            rgb = await asyncio.to_thread(wire.decode, frame, self._limits)
         except RefusalError as refusal:  # the frame keeps its place as unreadable, and the next one may come
             self._refuse(frame.index, refusal, is_malformed=False)
         if service.config.keep_images and rgb is not None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -272,14 +272,14 @@ class Store:
 
 
 def _sessions(db: sqlite3.Connection, where: str, *values: object) -> list[Stored]:
-    columns = "id, name, created_s, fps, phases, model, when_behind, source, metadata"
-    ending = "durable, finished_s, note, n_rows, dropped, segments"
+    names = [field.name for field in fields(SessionInfo)]
+    columns = ", ".join([*names, "durable, finished_s, note, n_rows, dropped, segments"])
     found = []
-    for row in db.execute(f"select {columns}, {ending} from sessions where {where}", values):
-        key, name, created_s, fps, phases, model, when_behind, source, metadata, durable, *end = row
-        names = tuple(json.loads(phases))
-        info = SessionInfo(key, name, created_s, fps, names, model, when_behind, source, json.loads(metadata))
-        finished_s, note, n_rows, dropped, runs = end
+    for row in db.execute(f"select {columns} from sessions where {where}", values):
+        plain = dict(zip(names, row, strict=False))
+        phases, metadata = tuple(json.loads(plain.pop("phases"))), json.loads(plain.pop("metadata"))
+        info = SessionInfo(**plain, phases=phases, metadata=metadata)
+        durable, finished_s, note, n_rows, dropped, runs = row[len(names) :]
         if finished_s is None:
             found.append(Stored(info, durable))
         else:

@@ -4,7 +4,6 @@ which their frames are computed (fixed lanes)."""
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -27,6 +26,7 @@ from surgicalmamba.server.wire import FrameMessage, Marks, Reason, RefusalError
 LARGEST_JUMP = 1_000_000
 """Frames a camera may skip at once; more is a wrong number, not a gap."""
 _LISTENER_MESSAGES = 2048
+Audience = Literal["all", "clients", "viewers"]
 
 
 class Life(str, Enum):
@@ -48,16 +48,6 @@ class Entry:
     rgb: NDArray[np.uint8] | None
     received_s: float
     is_dropped: bool = False
-
-
-@dataclass
-class Counters:
-    """Of a session since the server started."""
-
-    dropped: int = 0
-    refused: int = 0
-    differed: int = 0
-    """Estimates computed again that did not equal the record; the record was kept."""
 
 
 @dataclass
@@ -84,7 +74,8 @@ class Room:
     """Rows from frames that the model's state has not seen."""
     life: Life = Life.WAITING
     note: str = ""
-    counters: Counters = field(default_factory=Counters)
+    n_dropped: int = 0
+    n_refused: int = 0
     queue: deque[Entry] = field(default_factory=deque)
     current: Entry | None = None
     """The frame that the worker is processing."""
@@ -112,7 +103,7 @@ class Room:
             n_rows=past.n_rows,
             snapshot_rows=past.n_rows - len(past.later_rows),
             row_offset=offset,
-            counters=Counters(dropped=past.n_dropped),
+            n_dropped=past.n_dropped,
             last=past.later_rows[-1] if past.later_rows else None,
             segments=list(past.segments),
         )
@@ -168,7 +159,7 @@ class Room:
             waiting = [entry for entry in self.queue if not entry.is_dropped]
             if not is_repeated and len(waiting) > self.queue_frames:
                 waiting[0].is_dropped, waiting[0].rgb = True, None
-                self.counters.dropped += 1
+                self.n_dropped += 1
             self.next_index = frame.index + 1
             self.last_time_s = self.last_time_s if frame.time_s is None else frame.time_s
             self.last_seen_s = now_s
@@ -203,9 +194,7 @@ class Room:
         """Keep an estimate, or compare it with the one on record, which stays."""
         before = self.recorded.pop(estimate.row, None)
         if before is not None:
-            is_same = estimate.repeats(before)
-            self.counters.differed += not is_same
-            return "repeated" if is_same else "differs"
+            return "repeated" if estimate.repeats(before) else "differs"
         self.n_rows, self.last = estimate.row + 1, estimate
         extend_segments(self.segments, estimate.phase, estimate.time_s)
         return "new"
@@ -230,15 +219,6 @@ class Listener:
             self.is_lost = True
 
 
-@dataclass(frozen=True)
-class News:
-    """A message as text, and its audience."""
-
-    session: str
-    text: str
-    audience: Literal["all", "clients", "viewers"] = "all"
-
-
 class Hub:
     """Owns the listeners while the server runs. It lives on the event loop; any thread may call `send`."""
 
@@ -261,16 +241,15 @@ class Hub:
     def remove(self, listener: Listener) -> None:
         self._listeners.discard(listener)
 
-    def send(self, news: Iterable[News]) -> None:
+    def send(self, session: str, text: str, audience: Audience) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._publish, list(news))
+            self._loop.call_soon_threadsafe(self._deliver, session, text, audience)
 
-    def _publish(self, news: list[News]) -> None:
-        for item in news:
-            for listener in self._listeners:
-                group = "clients" if listener.is_client else "viewers"
-                if listener.session in (None, item.session) and item.audience in ("all", group):
-                    listener.put(item.text)
+    def _deliver(self, session: str, text: str, audience: Audience) -> None:
+        for listener in self._listeners:
+            group = "clients" if listener.is_client else "viewers"
+            if listener.session in (None, session) and audience in ("all", group):
+                listener.put(text)
 
     def close(self) -> None:
         """Close every connection that listens."""

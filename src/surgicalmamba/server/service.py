@@ -6,7 +6,6 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -21,7 +20,7 @@ from surgicalmamba.live.session import SessionPool
 from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.metrics import Metrics
 from surgicalmamba.server.record import Change, Ending, SessionInfo, Store, Stored, WhenBehind, Writer
-from surgicalmamba.server.rooms import FixedLanes, Hub, News, Room
+from surgicalmamba.server.rooms import FixedLanes, Hub, Room
 from surgicalmamba.server.sources import SourceReader, find_source
 from surgicalmamba.server.wire import Estimated, FrameMessage, Message, Progress, pack, to_json
 from surgicalmamba.server.worker import Worker
@@ -125,11 +124,11 @@ class Service:
 
     def _read_source(self, room: Room) -> None:
         """Start reading the source of a session that has one."""
-        info, preprocess = room.info, self.engine.config.preprocess
+        info = room.info
         if info.source is None:
             return
         try:
-            found = find_source(info.source, self.config, preprocess, Fraction(info.fps), info.created_s)
+            found = find_source(info, self.config, self.engine.config.preprocess)
         except SurgicalMambaError as error:
             log.warning("source cannot be read", extra={"session": info.id, "reason": str(error)})
             self.worker.finish(room, "the source cannot be read; see the server's log")
@@ -173,7 +172,7 @@ class Service:
         self.writer.add(Change(session, deleted=True))
         self.writer.flush(1.0)
         shutil.rmtree(self._pictures_of(session), ignore_errors=True)
-        self.hub.send([News(session, pack(type="deleted", session=session), "viewers")])
+        self.hub.send(session, pack(type="deleted", session=session), "viewers")
 
     def _pictures_of(self, session: str) -> Path:
         return self.config.data / "pictures" / session
@@ -192,23 +191,18 @@ class Service:
     def announce(self, room: Room) -> None:
         """Notify viewers of a new room or a change of its life."""
         text = pack(type="room", session=room.info.id, life=room.life.value)
-        self.hub.send([News(room.info.id, text, "viewers")])
+        self.hub.send(room.info.id, text, "viewers")
 
     def text_of(self, room: Room, message: Message) -> str:
         """A message of a room as it is sent."""
-        return to_json(message, room.marks, self.state, room.counters.dropped)
+        return to_json(message, room.marks, self.state, room.n_dropped)
 
-    def _publish(self, messages: list[tuple[Room, Message]]) -> None:
-        news = []
-        for room, message in messages:
-            is_old = isinstance(message, Progress) or (isinstance(message, Estimated) and message.replayed)
-            audience: Literal["clients", "all"] = "clients" if is_old else "all"
-            news.append(News(room.info.id, self.text_of(room, message), audience))
-        self.hub.send(news)
+    def _publish(self, room: Room, message: Message) -> None:
+        is_old = isinstance(message, Progress) or (isinstance(message, Estimated) and message.replayed)
+        self.hub.send(room.info.id, self.text_of(room, message), "clients" if is_old else "all")
 
     def _on_written(self, group: Sequence[Change]) -> None:
         """A group is in the database; clients may delete frames before the snapshot."""
-        messages: list[tuple[Room, Message]] = []
         for change in group:
             room = self.worker.rooms.get(change.session)
             if room is None:
@@ -217,8 +211,7 @@ class Service:
                 room.durable = max(room.durable, -1 if change.durable is None else change.durable)
                 if change.snapshot is not None:
                     room.keep_from = change.snapshot.frame + 1
-            messages.append((room, Progress(change.session)))
-        self._publish(messages)
+            self._publish(room, Progress(change.session))
 
     def _keep_house(self) -> None:
         while not self._end.wait(_HOUSEKEEPING_S if self.is_ready else 1.0):

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
+from surgicalmamba.config import PreprocessConfig
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import SessionError, SurgicalMambaError
-from surgicalmamba.live.sources import open_source as open_live_source
-from surgicalmamba.model.recognizer import PreprocessConfig
+from surgicalmamba.live.sources import open_source
 from surgicalmamba.server.config import ServeConfig
+from surgicalmamba.server.record import SessionInfo
 from surgicalmamba.server.rooms import Life, Room
 from surgicalmamba.server.wire import FrameMessage
 from surgicalmamba.server.worker import Worker
@@ -26,7 +27,7 @@ DEMO_FRAMES_PER_S = 5
 
 @dataclass(frozen=True)
 class ServerSource:
-    """ServerSource of a source. `read(first)` yields them from number `first` on; a repeatable source yields the
+    """A source's pictures. `read(first)` yields them from number `first` on; a repeatable source yields the
     same ones each time."""
 
     read: Callable[[int], Iterator[Frame]]
@@ -35,19 +36,18 @@ class ServerSource:
     """Each picture is one tick of the model's clock; else their times decide."""
 
 
-def find_source(
-    name: str, config: ServeConfig, preprocess: PreprocessConfig, fps: Fraction, seed: float
-) -> ServerSource:
-    """The source of that name. Raises SessionError for a name that is not in the settings."""
-    if name == DEMO and config.demo:
-        return ServerSource(lambda first: demo_frames(int(seed) % 1_000_000, fps, first), True, True)
-    if name not in config.sources:
-        raise SessionError(f"there is no source {name!r}; the server's settings list them.")
-    found = open_live_source(config.sources[name], preprocess.sampling, fps)
+def find_source(info: SessionInfo, config: ServeConfig, preprocess: PreprocessConfig) -> ServerSource:
+    """The source of a session. Raises SessionError for a name that is not in the settings."""
+    fps, seed = Fraction(info.fps), int(info.created_s) % 1_000_000
+    if info.source == DEMO and config.demo:
+        return ServerSource(lambda first: demo_frames(seed, fps, first), is_repeatable=True, is_sampled=True)
+    if info.source not in config.sources:
+        raise SessionError(f"there is no source {info.source!r}; the server's settings list them.")
+    found = open_source(config.sources[info.source], preprocess, fps)
     pictures = (item for item in found.frames if not isinstance(item, Gap))
     if found.is_sampled:
-        return ServerSource(lambda first: islice(pictures, first, None), True, True)
-    return ServerSource(lambda first: pictures, False, False)
+        return ServerSource(lambda first: islice(pictures, first, None), is_repeatable=True, is_sampled=True)
+    return ServerSource(lambda first: pictures, is_repeatable=False, is_sampled=False)
 
 
 def demo_frames(seed: int, fps: Fraction, first: int) -> Iterator[Frame]:

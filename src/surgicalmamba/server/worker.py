@@ -15,7 +15,7 @@ from surgicalmamba.server.rooms import Entry, Life, Room
 from surgicalmamba.server.wire import Estimated, Finished, Message, Progress, Reason, Refused
 
 log = logging.getLogger("surgicalmamba.server")
-Publish = Callable[[list[tuple[Room, Message]]], None]
+Publish = Callable[[Room, Message], None]
 
 
 class Worker:
@@ -116,9 +116,9 @@ class Worker:
             if room.life is Life.FINISHING and room.is_idle:
                 self._end(room)
                 busy.append(room)
-        if self._messages:
-            messages, self._messages = self._messages, []
-            self._publish(messages)
+        messages, self._messages = self._messages, []
+        for room, message in messages:
+            self._publish(room, message)
         return bool(busy)
 
     def _load(self, room: Room) -> bool:
@@ -198,7 +198,7 @@ class Worker:
         self._messages.append((room, Refused(key, entry.index, reason, text)))
 
     def _end(self, room: Room) -> None:
-        key, n_rows, dropped = room.info.id, room.n_rows, room.counters.dropped
+        key, n_rows, dropped = room.info.id, room.n_rows, room.n_dropped
         ending = Ending(time.time(), room.note, n_rows, dropped, tuple(room.segments))
         self._record(Change(key, ending=ending))
         self.close(room)
