@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -24,7 +24,6 @@ from urllib.request import Request, urlopen
 import numpy as np
 from numpy.typing import NDArray
 
-from surgicalmamba.config import PreprocessConfig
 from surgicalmamba.data.pictures import encode_jpeg
 from surgicalmamba.data.records import Gap
 from surgicalmamba.errors import ConfigError, ServerError
@@ -326,8 +325,8 @@ def stream_to_server(
     are late are dropped and counted."""
     about = client.request("GET", "/v1/about")
     rate = fps or Fraction(str(about["rate"]))
-    preprocess = PreprocessConfig(fps=str(rate), sampling=str(about["sampling"]))
-    pictures = open_source(source, preprocess, rate, image_fps)
+    sampling = cast(Literal["auto", "index", "time"], about["sampling"])
+    pictures = open_source(source, sampling, rate, image_fps)
     remote = client.create(name, float(rate) if fps else None, "drop" if pictures.is_paced else "wait")
     n_estimates = 0
 

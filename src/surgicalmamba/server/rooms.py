@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surgicalmamba.config import ModelConfig, RecognizerConfig
 from surgicalmamba.core.chunks import closes_after
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.engines.engine import Engine
 from surgicalmamba.live.estimate import ServedEstimate
-from surgicalmamba.model.recognizer import Output
+from surgicalmamba.model.recognizer import Output, RecognizerConfig
+from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.server.record import Segment, SessionInfo, Unfinished, extend_segments
 from surgicalmamba.server.wire import FrameMessage, Marks, Reason, RefusalError
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from surgicalmamba.config import ModelConfig
 from surgicalmamba.data.records import parse_fps
 from surgicalmamba.devices import resident
 from surgicalmamba.engines.engine import Engine
@@ -17,6 +16,7 @@ from surgicalmamba.errors import DataError, SessionError, SurgicalMambaError
 from surgicalmamba.files import make_folder, write_atomic
 from surgicalmamba.live.estimate import ServedEstimate
 from surgicalmamba.live.session import SessionPool
+from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.metrics import Metrics
 from surgicalmamba.server.record import Change, Ending, SessionInfo, Store, Stored, WhenBehind, Writer

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
-from surgicalmamba.config import PreprocessConfig
 from surgicalmamba.data.records import Frame, Gap
 from surgicalmamba.errors import SessionError, SurgicalMambaError
 from surgicalmamba.live.sources import open_source
+from surgicalmamba.model.recognizer import PreprocessConfig
 from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.record import SessionInfo
 from surgicalmamba.server.rooms import Life, Room
@@ -43,7 +43,7 @@ def find_source(info: SessionInfo, config: ServeConfig, preprocess: PreprocessCo
         return ServerSource(lambda first: demo_frames(seed, fps, first), is_repeatable=True, is_sampled=True)
     if info.source not in config.sources:
         raise SessionError(f"there is no source {info.source!r}; the server's settings list them.")
-    found = open_source(config.sources[info.source], preprocess, fps)
+    found = open_source(config.sources[info.source], preprocess.sampling, fps)
     pictures = (item for item in found.frames if not isinstance(item, Gap))
     if found.is_sampled:
         return ServerSource(lambda first: islice(pictures, first, None), is_repeatable=True, is_sampled=True)
