@@ -7,11 +7,11 @@ import torch
 from surgicalmamba.data.pictures import decode_jpeg
 from surgicalmamba.data.synthetic import PHASE_NAMES
 from surgicalmamba.engines.engine import EagerEngine
+from surgicalmamba.live.estimate import ServedEstimate
 from surgicalmamba.live.session import SessionPool
 from surgicalmamba.model.backbone import BackboneConfig
 from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba
 from surgicalmamba.server.config import ServeConfig
-from surgicalmamba.server.record import Row
 from surgicalmamba.server.rooms import FixedLanes
 from surgicalmamba_lab.bench.serve import ServerProcess, make_pictures
 
@@ -58,5 +58,5 @@ def uninterrupted_record(model, pictures, fps):
     for index, picture in enumerate(pictures):
         pool.push("alone", decode_jpeg(picture), index / fps)
         while pool.is_busy("alone"):
-            rows += [Row.of(estimate, index, 0) for estimate in pool.tick().estimates.values()]
+            rows += [ServedEstimate.of(e, row=e.frame_index, frame=index) for e in pool.tick().estimates.values()]
     return rows

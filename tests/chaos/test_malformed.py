@@ -175,7 +175,7 @@ def test_malformed_messages_are_refused_with_their_reason_and_others_do_not_noti
     if long := request.config.getoption("malformed", None):
         count, frames, fps = long, 1500, 5
     healthy = [pictures[i % len(pictures)] for i in range(frames)]
-    expected = [row.unpacked() for row in uninterrupted_record(model, healthy, fps)]
+    expected = [row.probabilities for row in uninterrupted_record(model, healthy, fps)]
     report = run_malformed(server, pictures, count, seed=1, expected=expected, fps=fps)
     print(f"\n{report}")
     assert report.sent == sum(report.refused.values()) == count and report.unanswered == 0, str(report)

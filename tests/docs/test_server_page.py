@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from docs.blocks import ROOT, blocks
+from surgicalmamba.live.estimate import PhaseEstimate, ServedEstimate
 from surgicalmamba.server.config import LimitsConfig, ServeConfig
-from surgicalmamba.server.wire import ENVELOPE_BYTES, EstimateMessage, Marks, Reason, pack_frame, to_json
+from surgicalmamba.server.wire import ENVELOPE_BYTES, Estimated, Marks, Reason, pack_frame, to_json
 
 PAGE = ROOT / "docs" / "server.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -27,7 +28,8 @@ def test_the_table_of_calls_is_that_of_the_server():
 
 def test_the_example_of_an_answer_has_the_fields_of_an_answer():
     [example] = [json.loads(block.text) for block in blocks(PAGE) if block.language == "json"]
-    made = json.loads(to_json(EstimateMessage("", 0, 0, 0.0, 0, "", (1.0,), 0.0, "ok", "input", 0.0, False), Marks(0, 0, 0), "ok", 0))
+    estimate = ServedEstimate.of(PhaseEstimate(0, 0, 0.0, 0, "", (1.0,), 0.0), row=0, frame=0)
+    made = json.loads(to_json(Estimated("", estimate, 0.0, replayed=False), Marks(0, 0, 0), "ok", 0))
     assert example.keys() == made.keys()
     assert example["phase"] == max(range(7), key=example["probabilities"].__getitem__) and sum(example["probabilities"]) == pytest.approx(1)
 

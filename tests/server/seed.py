@@ -5,7 +5,8 @@ import time
 import numpy as np
 
 from surgicalmamba.data.synthetic import PHASE_NAMES, operation
-from surgicalmamba.server.record import Change, Ending, Row, SessionInfo, Store, segments_of
+from surgicalmamba.live.estimate import PhaseEstimate, ServedEstimate
+from surgicalmamba.server.record import Change, Ending, SessionInfo, Store, segments_of
 
 
 def made_up_rows(n, fps=1.0, seed=3):
@@ -22,8 +23,11 @@ def made_up_rows(n, fps=1.0, seed=3):
     shares = scores / scores.sum(axis=1, keepdims=True)
     intensity = np.clip(0.04 + 0.85 * near + rng.normal(0, 0.02, n), 0, 1).tolist()
     newest = shares.argmax(axis=1).tolist()
-    packed = shares.astype("<f8")
-    return [Row(i, i, i / fps, newest[i], packed[i].tobytes(), intensity[i], "ok", "input") for i in range(n)]
+    made = [
+        PhaseEstimate(i, i, i / fps, newest[i], PHASE_NAMES[newest[i]], tuple(shares[i].tolist()), intensity[i])
+        for i in range(n)
+    ]
+    return [ServedEstimate.of(estimate, row=i, frame=i) for i, estimate in enumerate(made)]
 
 
 def seed_session(folder, fingerprint, name, n, fps=1.0, is_finished=False, seed=3, key=None):

@@ -1,6 +1,7 @@
 """Every endpoint and every role; what the guard lets pass; what the record says."""
 
 import asyncio
+import dataclasses
 import io
 import json
 
@@ -8,6 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from surgicalmamba.engines.engine import EagerEngine
+from surgicalmamba.live.estimate import ServedEstimate
+from surgicalmamba.server.api import Estimates
 from surgicalmamba.server.app import create_app
 from surgicalmamba.server.config import LimitsConfig, ServeConfig
 from surgicalmamba.server.push import Connection
@@ -155,6 +158,22 @@ def test_estimates_come_by_column_and_by_page(client, pictures):
     assert (page["row"], page["time_s"], page["is_complete"], page["probabilities"]) == ([2, 3, 4], [2.0, 3.0, 4.0], False, None)
 
 
+def test_estimates_have_a_column_for_every_field_but_the_name():
+    fields = {field.name for field in dataclasses.fields(ServedEstimate)} - {"name"}
+    assert fields == set(Estimates.model_fields) - {"session", "confidence", "is_complete"}
+
+
+def test_the_large_columns_are_sent_on_request(client, pictures):
+    session = create(client)
+    push(client, session, pictures[:2])
+    brief, full = (
+        client.get(f"/v1/sessions/{session}/estimates{query}", headers=bearer("viewer")).json()
+        for query in ("", "?probabilities=true")
+    )
+    assert brief["probabilities"] is brief["counts"] is None and brief["quality"] == full["quality"] == ["ok", "ok"]
+    assert len(full["probabilities"][1]) == 7 and full["counts"] == [{}, {}]
+
+
 class SilentSocket:
     """A client that is connected and says nothing."""
 
@@ -169,7 +188,7 @@ def test_a_connection_cancelled_again_while_it_ends_gives_the_session_back_and_k
     service, session = client.app.state.service, create(client)
 
     async def cancel_twice():
-        task = asyncio.create_task(Connection(service, service.recognizer.rooms[session], SilentSocket()).serve())
+        task = asyncio.create_task(Connection(service, service.worker.rooms[session], SilentSocket()).serve())
         await asyncio.sleep(0.05)
         assert session in service.pushers
         task.cancel("first")

@@ -164,7 +164,7 @@ def test_a_prediction_file_is_replayed_in_the_browser(live, page, tmp_path):
     from surgicalmamba.eval.files import VideoPrediction, write_predictions
 
     rows = made_up_rows(600)
-    table = np.array([row.unpacked() for row in rows])
+    table = np.array([row.probabilities for row in rows])
     index = np.arange(600)
     prediction = VideoPrediction(index, index.astype(float), table.argmax(1), table, np.array([row.intensity for row in rows]))
     file = write_predictions(tmp_path, "video01", prediction, PhaseVocabulary("synthetic", PHASE_NAMES))

@@ -43,7 +43,7 @@ def give(service, room, pictures, start=0, times=True):
     for i, picture in enumerate(pictures, start):
         until(lambda i=i: not room.must_wait(i))
         room.take(FrameMessage(i, float(i) if times else None, "jpeg", b""), decode_jpeg(picture), time.time())
-        service.recognizer.wake()
+        service.worker.wake()
 
 
 def test_a_locked_database_degrades_the_state_and_nothing_else(start, pictures):
@@ -92,7 +92,7 @@ def test_a_session_that_ends_before_its_end_is_written_is_finished_at_once_and_n
     unseen = service.create("Begun and ended while the database is locked", None, "wait", {})
     give(service, room, pictures[:2])
     for ended in (room, unseen):
-        service.recognizer.finish(ended)
+        service.worker.finish(ended)
         until(lambda ended=ended: ended.life is Life.FINISHED)
     assert service.store.session(room.info.id).ending is None
     found = service.session(room.info.id)
@@ -110,12 +110,12 @@ def test_a_session_that_ends_before_its_end_is_written_is_finished_at_once_and_n
 def test_a_full_queue_drops_its_oldest_waiting_frame_and_counts_it(start, pictures, monkeypatch):
     service = start()
     room = service.create("Room", None, "drop", {})
-    monkeypatch.setattr(service.recognizer, "_turn", lambda: False)  # the recognizer is behind
+    monkeypatch.setattr(service.worker, "_turn", lambda: False)  # the recognizer is behind
     give(service, room, pictures[:12])
     assert [entry.index for entry in room.queue if entry.is_dropped] == [0, 1, 2, 3]
-    assert room.counters.dropped == 4
+    assert room.n_dropped == 4
     monkeypatch.undo()
-    service.recognizer.wake()
+    service.worker.wake()
     until(lambda: room.durable == 11)
     assert [row.frame for row in service.rows(room.info.id, -1, -1)] == list(range(4, 12))
 
@@ -123,21 +123,21 @@ def test_a_full_queue_drops_its_oldest_waiting_frame_and_counts_it(start, pictur
 def test_after_a_restart_the_dropped_frames_are_dropped_again_and_the_others_computed_to_the_bit(start, pictures, monkeypatch, model):
     service = start(snapshot_frames=1000)
     room = service.create("Room", None, "drop", {})
-    monkeypatch.setattr(service.recognizer, "_turn", lambda: False)
+    monkeypatch.setattr(service.worker, "_turn", lambda: False)
     give(service, room, pictures[:12])
     monkeypatch.undo()
-    service.recognizer.wake()
+    service.worker.wake()
     until(lambda: room.durable == 11)
     before = service.rows(room.info.id, -1, -1)
-    service.recognizer._freeze_all = lambda: None  # as if killed: no last snapshot
+    service.worker._save_snapshots = lambda: None  # as if killed: no last snapshot
     service.stop()
 
     service = start(snapshot_frames=1000)
-    room = service.recognizer.rooms[room.info.id]
-    assert (room.next_index, room.keep_from, room.durable, room.counters.dropped) == (0, 0, 11, 4)
+    room = service.worker.rooms[room.info.id]
+    assert (room.next_index, room.keep_from, room.durable, room.n_dropped) == (0, 0, 11, 4)
     give(service, room, pictures[:14])
     until(lambda: room.durable == 13)
-    assert room.counters.differed == 0 and room.counters.dropped == 4
+    assert "surgicalmamba_record_differences_total 0" in service.metrics.text({}) and room.n_dropped == 4
     after = service.rows(room.info.id, -1, -1)
     assert after[:8] == before and [row.frame for row in after] == list(range(4, 14))
 
@@ -148,7 +148,7 @@ def test_an_orderly_end_leaves_nothing_to_send_again(start, pictures, model):
     give(service, room, pictures[:11])
     service.stop()
     service = start()
-    room = service.recognizer.rooms[room.info.id]
+    room = service.worker.rooms[room.info.id]
     assert (room.next_index, room.keep_from, room.n_rows) == (11, 11, 11)
     give(service, room, pictures[11:20], start=11)
     until(lambda: room.durable == 19)
@@ -160,20 +160,20 @@ def test_a_client_without_the_old_frames_goes_on_after_the_record(start, picture
     room = service.create("Room", None, "drop", {})
     give(service, room, pictures[:7])
     until(lambda: room.durable == 6)
-    service.recognizer._freeze_all = lambda: None
+    service.worker._save_snapshots = lambda: None
     service.stop()
     service = start(snapshot_frames=4)
-    room = service.recognizer.rooms[room.info.id]
+    room = service.worker.rooms[room.info.id]
     assert (room.next_index, room.n_rows) == (4, 7)
-    service.recognizer.skip(room)
+    service.worker.skip(room)
     give(service, room, pictures[7:12], start=7)
     until(lambda: room.durable == 11)
     rows = service.rows(room.info.id, -1, -1)
     assert [row.row for row in rows] == list(range(len(rows)))
     assert [row.frame for row in rows][:7] == list(range(7)) and rows[-1].frame == 11
-    service.recognizer._freeze_all = lambda: None
+    service.worker._save_snapshots = lambda: None
     service.stop()
-    room = start(snapshot_frames=4).recognizer.rooms[room.info.id]
+    room = start(snapshot_frames=4).worker.rooms[room.info.id]
     assert room.n_rows == len(rows) and room.next_index <= 12
 
 
@@ -194,7 +194,7 @@ def test_a_session_of_another_model_is_ended_with_the_reason(start, pictures, mo
 def test_old_sessions_are_deleted_and_abandoned_ones_finished(start, pictures):
     service = start(retention_days=1, abandon_h=2)
     old, idle = service.create("Old", None, "wait", {}), service.create("Idle", None, "wait", {})
-    service.recognizer.finish(old)
+    service.worker.finish(old)
     until(lambda: old.life is Life.FINISHED)
     assert service.writer.flush(10)
     service.tidy(time.time() + 3 * 3600)
@@ -224,7 +224,7 @@ def test_a_network_camera_from_the_settings_is_read_by_the_server_over_rtsp(star
     service = start(sources={"theatre": camera.url})
     room = service.create("Room", None, "wait", {}, "theatre")
     until(lambda: len(service.store.rows(room.info.id)) >= 8)
-    service.recognizer.finish(room)
+    service.worker.finish(room)
     camera.shutdown()
     camera.server_close()
     rows = service.store.rows(room.info.id)
@@ -250,7 +250,7 @@ def test_a_frame_that_is_not_the_next_is_refused(start, pictures, frame, reason)
 
 def test_pictures_are_stored_only_where_the_settings_ask_for_it(start, pictures, tmp_path):
     service = start(keep_images=True)
-    service.keep_picture("a" * 16, 3, "jpeg", pictures[0])
+    service.keep_picture("a" * 16, FrameMessage(3, None, "jpeg", pictures[0]))
     kept = tmp_path / "pictures" / ("a" * 16) / "00000003.jpg"
     assert kept.read_bytes() == pictures[0]
     service.delete("a" * 16)

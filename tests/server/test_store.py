@@ -1,18 +1,19 @@
 """The record: whole groups, no doubles, and what a start finds."""
 
 import sqlite3
-import struct
 
 import pytest
 
 from surgicalmamba.errors import DataError
-from surgicalmamba.server.record import Change, Ending, Row, SessionInfo, Snapshot, Store, merge, segments_of
+from surgicalmamba.live.estimate import PhaseEstimate, ServedEstimate
+from surgicalmamba.server.record import Change, Ending, SessionInfo, Snapshot, Store, merge, segments_of
 
 INFO = SessionInfo("a" * 16, "Room 1", 100.0, "1", ("x", "y"), "f" * 64, "drop", None, {"room": "1"})
 
 
 def row(n, phase=0, share=0.75):
-    return Row(n, n, float(n), phase, struct.pack("<2d", share, 1 - share), 0.5, "ok", "input")
+    made = PhaseEstimate(n, n, float(n), phase, "xy"[phase], (share, 1 - share), 0.5, "frozen", "held")
+    return ServedEstimate.of(made, row=n, frame=n)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeVar, get_type_hints
 
 import numpy as np
@@ -50,6 +51,11 @@ class Counts:
     """Ticks at which an empty picture was fed."""
     skipped: int = 0
     """Ticks that passed without a frame for the model."""
+
+    @property
+    def nonzero(self) -> dict[str, int]:
+        """The counters that are not zero; `Counts(**nonzero)` is the reverse."""
+        return {name: value for name, value in vars(self).items() if value}
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -125,10 +131,10 @@ class ServedEstimate(PhaseEstimate):
 
 
 def to_columns(estimates: Sequence[ServedEstimate]) -> dict[str, list[object]]:
-    """A list per field, a fifth of the size of one object each. Names are left out: the session has them."""
-    names = [field.name for field in fields(ServedEstimate) if field.name != "name"]
-    rows = [estimate.as_dict() for estimate in estimates]
-    return {name: [row[name] for row in rows] for name in names}
+    """A list per field, a fifth of the size of one object each. Names are left out: the session has them. Of
+    the counters those that are not zero are kept."""
+    columns = {name: [getattr(estimate, name) for estimate in estimates] for name in DATABASE_COLUMNS}
+    return {**columns, "counts": [estimate.counts.nonzero for estimate in estimates]}
 
 
 def from_columns(columns: Mapping[str, object], phases: Sequence[str]) -> list[ServedEstimate]:
@@ -151,21 +157,24 @@ DATABASE_COLUMNS: dict[str, str] = {
 def to_row(estimate: ServedEstimate) -> tuple[object, ...]:
     """Values in the order of DATABASE_COLUMNS: probabilities as little-endian doubles, counters as JSON."""
     packed = struct.pack(f"<{len(estimate.probabilities)}d", *estimate.probabilities)
-    counts = json.dumps({name: value for name, value in vars(estimate.counts).items() if value})
-    values = {**vars(estimate), "probabilities": packed, "counts": counts}
+    values = {**vars(estimate), "probabilities": packed, "counts": json.dumps(estimate.counts.nonzero)}
     return tuple(values[name] for name in DATABASE_COLUMNS)
 
 
 def from_row(values: Sequence[object], phases: Sequence[str]) -> ServedEstimate:
     """The reverse of `to_row`."""
-    document = {
-        name: value for name, value in zip(DATABASE_COLUMNS, values, strict=True) if value is not None
-    }
-    packed, phase = document["probabilities"], document["phase"]
+    found = {name: value for name, value in zip(DATABASE_COLUMNS, values, strict=True) if value is not None}
+    row, packed, phase = found["row"], found["probabilities"], found["phase"]
     assert isinstance(packed, bytes) and isinstance(phase, int)
-    document["probabilities"] = struct.unpack(f"<{len(packed) // 8}d", packed)
-    document["counts"] = json.loads(str(document.get("counts", "{}")))
-    return ServedEstimate.from_dict({"name": phases[phase], "intensity": None, **document})
+    defaults = {"intensity": None, "frame_index": row, "tick": row}  # version 0.1 stored no index and no tick
+    found["probabilities"] = struct.unpack(f"<{len(packed) // 8}d", packed)
+    found["counts"] = _counts(str(found.get("counts", "{}")))
+    return ServedEstimate(name=phases[phase], **{**defaults, **found})  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def _counts(text: str) -> Counts:
+    return Counts(**json.loads(text))
 
 
 def to_prediction(

@@ -1,1 +1,1 @@
-"""The live server: recognizers for many rooms over the network, a durable record, and the page that shows them."""
+"""The live server: recognition for many rooms over the network, a durable record, and a web page."""

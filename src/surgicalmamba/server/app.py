@@ -1,7 +1,6 @@
-"""The process: load the model, listen, end in order."""
+"""The process: the web application with its routes and page, the model, and the HTTP server around them."""
 
 import asyncio
-import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,23 +21,19 @@ from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.push import push
 from surgicalmamba.server.security import Gate, Guard
 from surgicalmamba.server.service import Service
+from surgicalmamba.server.wire import ENVELOPE_BYTES
 from surgicalmamba.version import __version__
 
 if TYPE_CHECKING:
     from surgicalmamba.model.recognizer import AnyRecognizer
     from surgicalmamba.model.surgical_mamba import SurgicalMamba
 
-
-# The web application: routes, the page, start and stop.
-
-
 _PAGE = files("surgicalmamba.server").joinpath("page")
 _TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html", "svg": "image/svg+xml"}
-_FILES = ("index.html", "page.css", "page.js", "net.js", "ribbon.js", "roomview.js", "replay.js", "icon.svg")
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application around a service. Starting it starts the service, ending it drains it."""
+    """The application around a service. It starts the service and, at its end, stops it."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -58,19 +53,17 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
     )
     app.state.service, app.state.gate = service, Gate(service.config.tokens)
-    app.include_router(public)
-    app.include_router(api)
-    app.include_router(push)
-    for name in _FILES:
-        _add_page(app, name)
+    for router in (public, api, push):
+        app.include_router(router)
+    for file in _PAGE.iterdir():
+        _add_page(app, file.name, file.read_bytes())
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_middleware(Guard, config=service.config, metrics=service.metrics)
     return app
 
 
-def _add_page(app: FastAPI, name: str) -> None:
-    """A file of the page under its own fixed address: no part of a request is ever a file name."""
-    content = _PAGE.joinpath(name).read_bytes()
+def _add_page(app: FastAPI, name: str, content: bytes) -> None:
+    """A file of the page under a fixed address: no part of a request is ever a file name."""
     media_type = _TYPES[name.rsplit(".", 1)[1]]
 
     def answer() -> Response:
@@ -87,15 +80,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": f"{where}: {first['msg']}"}, 422)
 
 
-__all__ = ["HTTPException", "create_app"]
-
-
-log = logging.getLogger("surgicalmamba.server")
-_ENVELOPE_ROOM = 1024
-
-
 def load_model(config: ServeConfig) -> "tuple[AnyRecognizer, str, bool | None]":
-    """The model, the name it is shown under, and, for a demo model, whether it is trained."""
+    """The model, its name on the page, and, for a demo model, whether it is trained."""
     from surgicalmamba.model.checkpoint import best_of, demo_model_path, load
 
     if config.model is None:
@@ -105,12 +91,13 @@ def load_model(config: ServeConfig) -> "tuple[AnyRecognizer, str, bool | None]":
             return untrained_demo(), "untrained demo", False
     source = best_of(config.model)
     parts = str(source).replace("\\", "/").rstrip("/").split("/")
-    name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]  # a run's checkpoint is known by its run
+    # The checkpoint of a run is shown with the name of the run.
+    name = "/".join(parts[-2:]) if parts[-1] in ("best", "last") else parts[-1]
     return load(source), name, None
 
 
 def untrained_demo() -> "SurgicalMamba":
-    """A small model with the synthetic procedure's phases and weights that were never trained: it moves, it does not know."""
+    """A small model with the phases of the synthetic procedure and random weights."""
     import torch
 
     from surgicalmamba.data.synthetic import PHASE_NAMES
@@ -118,20 +105,21 @@ def untrained_demo() -> "SurgicalMamba":
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return SurgicalMamba(ModelConfig.preset("tiny", n_phases=len(PHASE_NAMES), phases=PHASE_NAMES)).eval()
+        config = ModelConfig.preset("tiny", n_phases=len(PHASE_NAMES), phases=PHASE_NAMES)
+        return SurgicalMamba(config).eval()
 
 
-def hurried(header_s: float) -> type[H11Protocol]:
-    """HTTP for a network that may be hostile: a connection that has sent no whole request in time is closed."""
+def with_deadline(header_s: float) -> type[H11Protocol]:
+    """HTTP that closes a connection which has sent no complete request after `header_s` seconds."""
 
-    class HurriedProtocol(H11Protocol):
+    class DeadlineProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self._deadline = self.loop.call_later(header_s, self._give_up)
+            self._deadline = self.loop.call_later(header_s, self._close_if_silent)
 
-        def _give_up(self) -> None:
-            began: object = self.cycle  # uvicorn sets it once a request's headers are complete
-            if began is None:
+        def _close_if_silent(self) -> None:
+            cycle: object = self.cycle  # uvicorn sets it once the headers of a request are complete
+            if cycle is None:
                 self.transport.close()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -142,11 +130,12 @@ def hurried(header_s: float) -> type[H11Protocol]:
             self._deadline.cancel()
             super().handle_websocket_upgrade(event)
 
-    return HurriedProtocol
+    return DeadlineProtocol
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that ends live views before it waits for connections to close, and says where it listens."""
+    """Uvicorn with a callback once it listens. It closes live views before it waits for connections to
+    end."""
 
     def __init__(self, config: uvicorn.Config, service: Service, on_listening: Callable[[str], None]) -> None:
         super().__init__(config)
@@ -164,20 +153,21 @@ class Server(uvicorn.Server):
 
 
 def serve(config: ServeConfig, on_listening: Callable[[str, str, bool | None], None]) -> None:
-    """Run until told to stop (Ctrl-C or SIGTERM). `on_listening` gets the address, the model's name
-    and whether a demo model is trained, once frames are welcome."""
+    """Run until Ctrl-C or SIGTERM. `on_listening` is called with the address, the model's name and whether a
+    demo model is trained, once frames are accepted."""
     model, name, is_trained = load_model(config)
     if model.config.backbone is None:
-        raise ConfigError(f"the model {name} takes feature vectors; the server needs one with a backbone, which takes pictures.")
+        remedy = "the server needs one with a backbone, which takes pictures."
+        raise ConfigError(f"the model {name} takes feature vectors; {remedy}")
     service = Service(config, open_engine(model, config.engine), name, is_trained)
     limits = config.limits
     settings = uvicorn.Config(
         create_app(service),
         host=config.host,
         port=config.port,
-        http=hurried(limits.header_s),
+        http=with_deadline(limits.header_s),
         ws="websockets-sansio",
-        ws_max_size=limits.frame_bytes + _ENVELOPE_ROOM,
+        ws_max_size=limits.frame_bytes + ENVELOPE_BYTES + 1000,  # a little larger is refused with its reason
         ws_max_queue=4,
         ws_per_message_deflate=False,
         limit_concurrency=limits.connections,
@@ -189,13 +179,12 @@ def serve(config: ServeConfig, on_listening: Callable[[str, str, bool | None], N
     )
     server = Server(settings, service, lambda url: on_listening(url, name, is_trained))
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Uvicorn drains on these, then raises them once more; an orderly end is exit code 0.
+        # Uvicorn shuts down on these, then raises them again; an orderly end is exit code 0.
         signal.signal(number, lambda *_: None)
     try:
         server.run()
-    except SystemExit as error:  # uvicorn's way of saying that the address is taken
-        if not server.started:
-            where = f"{config.host}:{config.port}"
-            raise ConfigError(f"cannot listen on {where}; the port is taken or not allowed. Choose another with --port.") from error
-        raise
-
+    except SystemExit as error:  # raised by uvicorn when the address cannot be used
+        if server.started:
+            raise
+        remedy = "the port is taken or not allowed. Choose another with --port."
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}; {remedy}") from error

@@ -18,7 +18,8 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
@@ -34,7 +35,10 @@ def set_up_logging(level: str = "INFO") -> None:
     handler.setFormatter(JsonLines())
     for name, at in (("surgicalmamba.server", level), ("uvicorn", "WARNING"), ("uvicorn.error", "WARNING")):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler] if name != "uvicorn.error" else [], name == "uvicorn.error"
+        logger.handlers, logger.propagate = (
+            [handler] if name != "uvicorn.error" else [],
+            name == "uvicorn.error",
+        )
         logger.setLevel(at)
 
 
@@ -97,14 +101,22 @@ class Metrics:
             ("estimates_total", "Estimates computed.", self.estimates),
             ("frames_dropped_total", "Frames dropped because the recognizer was behind.", self.dropped),
             ("refused_total", "Messages refused, by reason.", self.refused),
-            ("record_differences_total", "Estimates computed anew that did not equal the record.", self.differed),
+            (
+                "record_differences_total",
+                "Estimates computed anew that did not equal the record.",
+                self.differed,
+            ),
             ("http_requests_total", "Requests answered, by status.", self.requests),
         )
         for name, about, counter in counters:
             lines += [f"# HELP surgicalmamba_{name} {about}", f"# TYPE surgicalmamba_{name} counter"]
             for labels, value in counter.samples():
                 inner = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
-                lines.append(f"surgicalmamba_{name}{{{inner}}} {value:g}" if inner else f"surgicalmamba_{name} {value:g}")
+                lines.append(
+                    f"surgicalmamba_{name}{{{inner}}} {value:g}"
+                    if inner
+                    else f"surgicalmamba_{name} {value:g}"
+                )
         for name, about, histogram in (
             ("latency_seconds", "From a frame's arrival to its estimate.", self.latency_s),
             ("tick_seconds", "One batch of the recognizer.", self.tick_s),
@@ -112,10 +124,13 @@ class Metrics:
             lines += [f"# HELP surgicalmamba_{name} {about}", f"# TYPE surgicalmamba_{name} histogram"]
             lines += histogram.lines(f"surgicalmamba_{name}")
         for name, (about, value) in gauges.items():
-            lines += [f"# HELP surgicalmamba_{name} {about}", f"# TYPE surgicalmamba_{name} gauge", f"surgicalmamba_{name} {value:g}"]
+            lines += [
+                f"# HELP surgicalmamba_{name} {about}",
+                f"# TYPE surgicalmamba_{name} gauge",
+                f"surgicalmamba_{name} {value:g}",
+            ]
         return "\n".join(lines) + "\n"
 
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-

@@ -22,9 +22,10 @@ from surgicalmamba.data.pictures import encode_jpeg
 from surgicalmamba.data.synthetic import operation
 from surgicalmamba.devices import resident
 from surgicalmamba.errors import ServerError
+from surgicalmamba.live.estimate import ServedEstimate
 from surgicalmamba.model.surgical_mamba import SurgicalMamba
 from surgicalmamba.server.app import untrained_demo
-from surgicalmamba.server.client import Client, RemoteEstimate
+from surgicalmamba.server.client import Client
 from surgicalmamba_lab.bench.timing import Report, machine, percentile
 
 START_TIMEOUT_S = 180.0
@@ -206,7 +207,7 @@ class Room(threading.Thread):
             self._note(remote.wait())
         self.dropped, self.refused, self.reconnects = remote.dropped, len(remote.refused), remote.reconnects
 
-    def _note(self, estimates: Sequence[RemoteEstimate], durable: int = -1) -> None:
+    def _note(self, estimates: Sequence[ServedEstimate], durable: int = -1) -> None:
         """Add the waiting times of these estimates, and of the frames up to `durable` that are newly on
         record."""
         now_s = time.monotonic()
