@@ -307,7 +307,9 @@ def mean_average_precision(runs: Runs, settings: Settings) -> Score:
 def calibration(runs: Runs, settings: Settings) -> Score:
     """Log loss and expected calibration error, over all rows and near annotated transitions."""
     losses = np.array([[log_losses(_probabilities(v), v.truth).mean() for v in videos] for videos in runs])
-    pooled, overall, near = [], [], []
+    pooled: list[float] = []
+    overall: list[float] = []
+    near: list[float] = []
     for videos in runs:
         probabilities, truth = pool(videos)
         close = np.concatenate([near_transition(video.truth, settings.window_rows) for video in videos])
