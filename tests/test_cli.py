@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes."""
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -120,3 +121,19 @@ def test_doctor_reports_a_torch_that_does_not_import():
     )
     result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
     assert "torch does not import" in result.stdout and "pip install --force-reinstall torch" in result.stdout
+
+
+def test_a_plugin_adds_its_function_as_a_verb_and_a_broken_one_is_named_in_one_line(tmp_path):
+    (tmp_path / "greeting.py").write_text("def greet(name: str) -> None:\n    print(f'hello {name}')\n")
+    info = tmp_path / "greeting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    points = "[surgicalmamba.commands]\ngreet = greeting:greet\nlost = absent_module:lost\n"
+    (info / "entry_points.txt").write_text(points)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    greeted = run("greet", "theatre", env={**os.environ, "PYTHONPATH": path})
+    assert (greeted.returncode, greeted.stdout) == (0, "hello theatre\n")
+    named = "surgicalmamba: the command 'lost' of absent_module:lost cannot be loaded"
+    assert greeted.stderr == f"{named}: No module named 'absent_module'\n"
+    version = run("--version", env={**os.environ, "PYTHONPATH": path})
+    assert version.returncode == 0 and version.stdout.startswith("surgicalmamba ")
