@@ -94,8 +94,8 @@ def _vary(rng: np.random.Generator, colour: Colour, amount: float) -> Colour:
 
 
 def _draw_look(rng: np.random.Generator) -> Look:
-    gallbladders = ((0.60, 0.62, 0.50), (0.66, 0.56, 0.50), (0.52, 0.60, 0.56), (0.72, 0.66, 0.46))
-    gallbladders += ((0.58, 0.40, 0.34),)
+    greens = [(0.60, 0.62, 0.50), (0.66, 0.56, 0.50), (0.52, 0.60, 0.56), (0.72, 0.66, 0.46)]
+    gallbladders = [*greens, (0.58, 0.40, 0.34)]
     return Look(
         liver=_vary(rng, (0.47, 0.185, 0.15), 0.035),
         fat=_vary(rng, (0.86, 0.66, 0.30), 0.035),
