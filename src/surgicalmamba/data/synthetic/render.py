@@ -1,5 +1,9 @@
-"""Pixels: one frame from a patient's pictures and the tracks. A frame depends on its index alone, not on the
-frames before it."""
+"""Pixels: one frame from a patient's pictures and the tracks. A frame depends on its index alone.
+
+Pictures are placed on pictures in integers, so that every processor gives the same bytes. Of OpenCV's 8-bit
+operations, `warpAffine` (linear) and `addWeighted` round differently with and without vector units. `remap`
+with fixed-point maps, `multiply`, `add`, `LUT`, `blur`, `GaussianBlur` and `resize` do not; only these are
+used."""
 
 import math
 from dataclasses import dataclass
