@@ -65,8 +65,8 @@ def stream(
     A file, folder or pipe is read without loss. A live source, or a file with --realtime, does not wait: the
     newest picture is always the next one, and ticks whose picture was dropped are counted as late.
 
-    Example: surgicalmamba stream synthetic/video01.mp4 --model runs/tiny --out video01.jsonl --overlay
-    video01.mp4"""
+    Example: surgicalmamba stream synthetic/video01.mp4 --model runs/tiny --out video01.jsonl
+    """
     files = out or []
     for file in files:
         if file.suffix.lower() not in (".jsonl", ".csv"):
