@@ -14,12 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surgicalmamba.core.chunks import closes_after
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.engines.engine import Engine
 from surgicalmamba.live.estimate import ServedEstimate
 from surgicalmamba.model.recognizer import Output, RecognizerConfig
-from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.server.record import Segment, SessionInfo, Unfinished, extend_segments
 from surgicalmamba.server.wire import FrameMessage, Marks, Reason, RefusalError
 
@@ -291,7 +289,7 @@ class FixedLanes:
 
     def advance(self, features: Tensor, state: LaneState) -> Output[LaneState]:
         seen = state.frame_index
-        alone = {lane for lane, n in enumerate(seen) if state.GROWING or self._closes(n + 1)}
+        alone = {lane for lane, n in enumerate(seen) if state.GROWING or self.config.closes_after(n + 1)}
         batched = [lane for lane in range(state.n_lanes) if lane not in alone]
         parts = {lane: self._inner.advance(features[lane : lane + 1], state.select([lane])) for lane in alone}
         for start in range(0, len(batched), self._n_lanes):
@@ -316,14 +314,3 @@ class FixedLanes:
         return {
             lane: Output(logits[i], intensities[i], output.state.select([i])) for i, lane in enumerate(lanes)
         }
-
-    def _closes(self, frames_seen: int) -> bool:
-        """Whether any path of the model closes a chunk after this frame."""
-        config = self.config
-        if not isinstance(config, ModelConfig):
-            return False
-        return any(
-            path.rotation is not None
-            and closes_after(frames_seen, path.chunk_len, None if name == "block.slow" else config.clip_len)
-            for name, path in config.paths().items()
-        )

@@ -16,7 +16,6 @@ from surgicalmamba.errors import DataError, SessionError, SurgicalMambaError
 from surgicalmamba.files import make_folder, write_atomic
 from surgicalmamba.live.estimate import ServedEstimate
 from surgicalmamba.live.session import SessionPool
-from surgicalmamba.model.surgical_mamba import ModelConfig
 from surgicalmamba.server.config import ServeConfig
 from surgicalmamba.server.metrics import Metrics
 from surgicalmamba.server.record import Change, Ending, SessionInfo, Store, Stored, WhenBehind, Writer
@@ -27,7 +26,6 @@ from surgicalmamba.server.worker import Worker
 
 log = logging.getLogger("surgicalmamba.server")
 _HOUSEKEEPING_S = 60.0
-_SNAPSHOT_FRAMES = 64
 
 
 class Pusher(Protocol):
@@ -50,8 +48,7 @@ class Service:
         self.metrics, self.hub, self.store = Metrics(), Hub(), Store(config.data)
         self.writer = Writer(self.store, config.commit_ms / 1e3, self._on_written)
         pool = SessionPool(self.engine, capacity=config.limits.sessions, queue_len=1)
-        chunk_len = model.block.slow.chunk_len if isinstance(model, ModelConfig) else _SNAPSHOT_FRAMES
-        snapshot_rows = config.snapshot_frames or chunk_len
+        snapshot_rows = config.snapshot_frames or model.snapshot_frames
         self.worker = Worker(pool, snapshot_rows, self.writer.add, self._publish, self.metrics)
         self.pushers: dict[str, Pusher] = {}
         """The connection that pushes each session; used on the event loop only."""
