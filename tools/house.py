@@ -57,16 +57,14 @@ CHANGES = (
         2,
         _product(
             "data/adapters/cholec80.py",
-            "data/splits/cholec80.yaml",
-            "data/adapters/base.py",
-            "cli/prepare.py",
+            "data/adapters/__init__.py",
         ),
     ),
     Change("a metric", 2, _product("eval/frame.py", "eval/protocols.py")),
     Change(
         "the rotation's parametrisation",
         5,
-        _product("core/rotation.py", "model/surgical_mamba.py", "model/release.py", "config.py"),
+        _product("core/rotation.py", "model/surgical_mamba.py", "model/release.py"),
     ),
     Change("an engine", 2, _product("engines/onnx.py", "engines/select.py")),
     Change("a peer", 2, _product("peers/tecno.py", "model/registry.py")),
@@ -76,17 +74,13 @@ CHANGES = (
         _product(
             "live/estimate.py",
             "live/track.py",
-            "server/record.py",
-            "server/wire.py",
-            "server/worker.py",
-            "server/push.py",
-            "server/client.py",
+            "server/api.py",
         ),
     ),
     Change("an option of `stream`", 2, _product("cli/stream.py", "live/app.py")),
     Change("the checkpoint format", 1, _product("model/checkpoint.py")),
     Change("a loss", 3, _product("train/losses.py", "train/config.py")),
-    Change("a backbone", 2, _product("model/backbone.py", "model/recognizer.py", "config.py")),
+    Change("a backbone", 2, _product("model/backbone.py", "model/recognizer.py")),
     Change(
         "a study",
         2,
@@ -94,8 +88,6 @@ CHANGES = (
             f"{LAB}/{name}"
             for name in (
                 "studies/ablation.py",
-                "studies/ablation_report.py",
-                "cli/study_ablation.py",
                 "cli/study.py",
             )
         ),

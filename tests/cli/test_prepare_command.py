@@ -13,7 +13,7 @@ import typer
 import surgicalmamba
 from surgicalmamba.cli.main import app, main
 from surgicalmamba.cli.prepare import DATASETS, open_encoder
-from surgicalmamba.data.adapters.base import ADAPTERS
+from surgicalmamba.data.adapters import ADAPTERS
 from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.data.manifest import read_splits
 from surgicalmamba.data.store import PreparedDataset

@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from surgicalmamba.data.adapters import ADAPTERS
+
 if TYPE_CHECKING:
     from surgicalmamba.data.prepare import BackboneEncoder, Outcome
 
 _HELP = "Turn a public dataset, or your own folder, into checked training data."
 prepare = typer.Typer(no_args_is_help=True, help=_HELP)
-
-DATASETS = {
-    "cholec80": "Cholec80: 80 cholecystectomies, 7 phases.",
-    "m2cai16": "M2CAI16-workflow: 41 cholecystectomies, 8 phases.",
-    "cataract101": "Cataract-101: 101 cataract operations, 10 phases.",
-    "autolaparo": "AutoLaparo task 1: 21 hysterectomies, 7 phases.",
-    "heichole": "HeiChole: 24 public cholecystectomies, 7 phases.",
-    "heico": "HeiCo: 30 colorectal operations, 14 phases.",
-    "grasp": "GraSP: 13 robot-assisted prostatectomies, 11 phases.",
-    "custom": "Your own videos with a phases.yaml and a label file per video.",
-    "cholec80-tools": "Cholec80's tool presence as 7 inputs, phases as labels (features).",
-    "jigsaws": "JIGSAWS kinematics and gestures, leave one user out (features).",
-    "features": "Your own .npy or .npz features with labels.",
-}
 
 Source = Annotated[Path, Option(help="The dataset as downloaded.")]
 Out = Annotated[Path, Option(help="The prepared dataset: a new folder, or one to resume.")]
@@ -88,11 +76,11 @@ def _command(dataset: str) -> None:
             raise typer.Exit(1)
 
     example = f"Example: surgicalmamba prepare {dataset} --source DOWNLOAD --out PREPARED"
-    text = f"{DATASETS[dataset]} See docs/datasets.md.\n\n{example}"
-    prepare.command(dataset, help=text, short_help=DATASETS[dataset])(run)
+    _, summary = ADAPTERS[dataset]
+    prepare.command(dataset, help=f"{summary} See docs/datasets.md.\n\n{example}", short_help=summary)(run)
 
 
-for _name in DATASETS:
+for _name in ADAPTERS:
     _command(_name)
 
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from surgicalmamba.data.adapters.base import ADAPTERS, get_adapter
+from surgicalmamba.data.adapters import ADAPTERS
+from surgicalmamba.data.adapters.base import get_adapter
 from surgicalmamba.data.adapters.cataract101 import case_labels, frame_counts
 from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.data.manifest import shipped_splits

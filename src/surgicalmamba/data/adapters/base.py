@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from surgicalmamba.data.adapters import ADAPTERS
 from surgicalmamba.data.labels import (
     PAST_THE_END,
     UNLABELLED,
@@ -30,20 +31,6 @@ from surgicalmamba.data.video import open_recording
 from surgicalmamba.errors import ConfigError, DataError
 from surgicalmamba.files import natural_key
 
-ADAPTERS = {
-    "cholec80": "cholec80:Cholec80",
-    "m2cai16": "m2cai16:M2cai16",
-    "cataract101": "cataract101:Cataract101",
-    "autolaparo": "autolaparo:AutoLaparo",
-    "heichole": "heichole:HeiChole",
-    "heico": "heico:HeiCo",
-    "grasp": "grasp:Grasp",
-    "custom": "custom:Custom",
-    "cholec80-tools": "cholec80_tools:Cholec80Tools",
-    "jigsaws": "jigsaws:Jigsaws",
-    "features": "features:Features",
-}
-"""Dataset name → module and class below this package."""
 Identify = Callable[[re.Match[str]], str]
 """The id of a procedure from the match of a file's name."""
 
@@ -199,7 +186,7 @@ def get_adapter(name: str, source: Path) -> VideoAdapter | FeatureAdapter:
         near = get_close_matches(name.lower(), ADAPTERS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(ADAPTERS)}."
         raise ConfigError(f"unknown dataset {name!r}: {hint}")
-    module, _, class_name = ADAPTERS[name].partition(":")
+    module, _, class_name = ADAPTERS[name][0].partition(":")
     adapter = getattr(import_module(f"surgicalmamba.data.adapters.{module}"), class_name)(source)
     assert isinstance(adapter, VideoAdapter | FeatureAdapter)
     return adapter
