@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surgicalmamba.data import store
-from surgicalmamba.data.adapters import base
+from surgicalmamba.data.adapters import ADAPTERS, base
 from surgicalmamba.data.labels import PAST_THE_END, UNLABELLED
 from surgicalmamba.data.manifest import Split, VideoEntry, fingerprints
 from surgicalmamba.data.prepare import check_length, length_difference
@@ -103,7 +103,7 @@ def guess_dataset(folder: Path) -> str:
     if any((folder / name).is_file() for name in ("phases.yaml", "phases.yml")):
         return "features" if any(folder.rglob("*.np[yz]")) else "custom"
     fitting, reasons = [], []
-    for name in [name for name in base.ADAPTERS if name not in ("custom", "features")]:
+    for name in [name for name in ADAPTERS if name not in ("custom", "features")]:
         try:
             if base.find_procedures(base.get_adapter(name, folder)).procedures:
                 fitting.append(name)
