@@ -37,7 +37,9 @@ def windows(x: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
     return line.unfold(1, tail.shape[1] + 1, 1).transpose(-1, -2), after
 
 
-def seen_in_window(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
+def seen_in_window(
+    frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None
+) -> Tensor:
     """Which places of each window hold a frame of the procedure: (b, l, W) bool. frame_index counts the
     frames before the call."""
     before = torch.tensor(list(frame_index), device=device)[:, None]  # (b, 1)
@@ -46,7 +48,9 @@ def seen_in_window(frame_index: Sequence[int], length: int, size: int, device: t
     return place >= size - n_seen[..., None]
 
 
-def visible_in_line(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
+def visible_in_line(
+    frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None
+) -> Tensor:
     """Which places of a line (b, W - 1 + l), tail first, lie in the window of W frames that ends at each
     frame: (b, l, W - 1 + l)."""
     place = torch.arange(size - 1 + length, device=device)
@@ -119,10 +123,16 @@ def append(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | No
     """The cache with the frames x (b, l, ...) behind each lane's own. frame_index counts the frames before
     the call."""
     kept = _kept(frame_index, limit)
-    return join_cache(cache, x, frame_index, limit)[1] if _even(cache, kept) else _lane_by_lane(cache, x, kept, limit)
+    return (
+        join_cache(cache, x, frame_index, limit)[1]
+        if _even(cache, kept)
+        else _lane_by_lane(cache, x, kept, limit)
+    )
 
 
-def join_cache(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> tuple[Tensor, Tensor]:
+def join_cache(
+    cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Cache and call in one line (b, t + l, ...), as `visible_in_cache` numbers them; and the cache after the
     call, as of `append`."""
     cached, length = cache.shape[1], x.shape[1]
@@ -162,14 +172,18 @@ def _newest(line: Tensor, limit: int | None) -> Tensor:
     return line[:, -limit:] if place is None else place.room.stretch(place.stop - limit, place.stop)
 
 
-def visible_in_cache(frame_index: Sequence[int], length: int, cached: int, limit: int | None = None) -> Tensor:
+def visible_in_cache(
+    frame_index: Sequence[int], length: int, cached: int, limit: int | None = None
+) -> Tensor:
     """(b, l, t + l): which places of cache (t) and call (l) in one line lie at or before each frame of the
     call.
 
     With a limit, only the newest `limit` frames, the present one included."""
     kept = torch.tensor(_kept(frame_index, limit))[:, None]
     slots, frames = torch.arange(cached).expand(len(kept), cached), torch.arange(length)
-    place = torch.cat([torch.where(slots < kept, slots, kept + length), kept + frames], dim=1)  # empty places lie in the future
+    place = torch.cat(
+        [torch.where(slots < kept, slots, kept + length), kept + frames], dim=1
+    )  # empty places lie in the future
     ages = (kept + frames)[..., None] - place[:, None]
     return ages >= 0 if limit is None else (ages >= 0) & (ages < limit)
 
@@ -188,7 +202,9 @@ class AttentionConfig(RecognizerConfig):
     @model_validator(mode="after")
     def _check_heads(self) -> "AttentionConfig":
         if self.d_model % self.n_heads:
-            raise ValueError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}; heads share the width evenly.")
+            raise ValueError(
+                f"n_heads={self.n_heads} does not divide d_model={self.d_model}; heads share the width evenly."
+            )
         return self
 
 
@@ -240,14 +256,18 @@ class TransformerLayer(nn.Module):
 
     It remembers `memory_width` numbers per frame: keys and values, of both lines where it crosses."""
 
-    def __init__(self, width: int, n_heads: int, d_hidden: int, dropout: float, crosses: bool = False) -> None:
+    def __init__(
+        self, width: int, n_heads: int, d_hidden: int, dropout: float, crosses: bool = False
+    ) -> None:
         super().__init__()
         self.memory_width = (4 if crosses else 2) * width
         self.attention = CachedAttention(width, n_heads)
         self.norm = nn.LayerNorm(width)
         self.cross = CachedAttention(width, n_heads) if crosses else None
         self.cross_norm = nn.LayerNorm(width) if crosses else nn.Identity()
-        self.feed_forward = nn.Sequential(nn.Linear(width, d_hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(d_hidden, width))
+        self.feed_forward = nn.Sequential(
+            nn.Linear(width, d_hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(d_hidden, width)
+        )
         self.last_norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
@@ -266,7 +286,9 @@ class TransformerLayer(nn.Module):
         return self.last_norm(x + self.dropout(self.feed_forward(x))), new
 
 
-def attend_to_all(layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], mask: Tensor) -> tuple[Tensor, Tensor]:
+def attend_to_all(
+    layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """x (b, l, d) through layers that see all frames so far, and the cache (b, t, n_layers, memory_width)
     with these frames added."""
     roomy = with_room(cache, x.shape[1], frame_index)
@@ -298,21 +320,33 @@ class LocalTransformer(nn.Module):
     """Self-attention layers over `source`; then self- and cross-attention layers over `target`, which look at
     the encoded source."""
 
-    def __init__(self, width: int, window: int, n_layers: int, n_heads: int, d_hidden: int, dropout: float) -> None:
+    def __init__(
+        self, width: int, window: int, n_layers: int, n_heads: int, d_hidden: int, dropout: float
+    ) -> None:
         super().__init__()
         self.window = window
-        self.encoder = nn.ModuleList(TransformerLayer(width, n_heads, d_hidden, dropout) for _ in range(n_layers))
-        self.decoder = nn.ModuleList(TransformerLayer(width, n_heads, d_hidden, dropout, crosses=True) for _ in range(n_layers))
+        self.encoder = nn.ModuleList(
+            TransformerLayer(width, n_heads, d_hidden, dropout) for _ in range(n_layers)
+        )
+        self.decoder = nn.ModuleList(
+            TransformerLayer(width, n_heads, d_hidden, dropout, crosses=True) for _ in range(n_layers)
+        )
 
     def initial_state(self, like: Tensor) -> LocalState:
         """like (b, ...): the lanes, and where and in which precision memory lives."""
         layers = [*self.encoder, *self.decoder]
-        return tuple(LayerTail(like.new_zeros(like.shape[0], self.window - 1, layer.memory_width)) for layer in layers)
+        return tuple(
+            LayerTail(like.new_zeros(like.shape[0], self.window - 1, layer.memory_width)) for layer in layers
+        )
 
-    def forward(self, source: Tensor, target: Tensor, state: LocalState, frame_index: Sequence[int]) -> tuple[Tensor, LocalState]:
+    def forward(
+        self, source: Tensor, target: Tensor, state: LocalState, frame_index: Sequence[int]
+    ) -> tuple[Tensor, LocalState]:
         """source and target (b, l, d) -> (b, l, d) and what to remember."""
         visible = visible_in_line(frame_index, source.shape[1], self.window, source.device)
-        unseen = max(self.window - 1 - max(frame_index), 0)  # places of the tail that no lane has filled yet: left out
+        unseen = max(
+            self.window - 1 - max(frame_index), 0
+        )  # places of the tail that no lane has filled yet: left out
         mask = mask_of(visible[:, :, unseen:], source)
         after = []
         for layer, memory in zip([*self.encoder, *self.decoder], state, strict=True):
@@ -322,4 +356,3 @@ class LocalTransformer(nn.Module):
                 target, new = layer(target, source, memory.tail[:, unseen:], mask)
             after.append(LayerTail(join_window(memory.tail, full(new))[1]))
         return target, tuple(after)
-

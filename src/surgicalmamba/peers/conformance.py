@@ -41,7 +41,9 @@ def whole(model: AnyRecognizer, features: Tensor) -> Tensor:
     return logits
 
 
-def in_pieces(model: AnyRecognizer, features: Tensor, lengths: Sequence[int], state: object = None) -> tuple[Tensor, object]:
+def in_pieces(
+    model: AnyRecognizer, features: Tensor, lengths: Sequence[int], state: object = None
+) -> tuple[Tensor, object]:
     """Logits of a procedure in calls of these lengths, and the memory after the last."""
     logits = []
     for piece in features.split(list(lengths), dim=1):
@@ -99,11 +101,17 @@ def plain_memory(state: LaneState) -> None:
     for field in fields(state):
         value = getattr(state, field.name)
         parts = value if isinstance(value, tuple) else (value,)
-        if field.name != "frame_index" and not all(part is None or isinstance(part, Tensor | TensorRecord) for part in parts):
+        if field.name != "frame_index" and not all(
+            part is None or isinstance(part, Tensor | TensorRecord) for part in parts
+        ):
             kind = type(next(part for part in parts if not isinstance(part, Tensor | TensorRecord))).__name__
-            raise ContractError(f"the state's {field.name!r} holds a {kind}; a memory is tensors and records of them, lane first")
+            raise ContractError(
+                f"the state's {field.name!r} holds a {kind}; a memory is tensors and records of them, lane first"
+            )
         if isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value):
-            raise ContractError(f"the state's {field.name!r} is a tuple of tensors, which are passed over; name them in a TensorRecord")
+            raise ContractError(
+                f"the state's {field.name!r} is a tuple of tensors, which are passed over; name them in a TensorRecord"
+            )
 
 
 def snapshot(model: AnyRecognizer) -> str:
@@ -118,7 +126,9 @@ def snapshot(model: AnyRecognizer) -> str:
     for number, vector in enumerate(vectors[PUSHES:]):
         uninterrupted, own = session.push_features(vector), resumed.push_features(vector)
         if uninterrupted != own:
-            raise ContractError(f"a session restored after {PUSHES} frames gives another estimate at frame {PUSHES + number}")
+            raise ContractError(
+                f"a session restored after {PUSHES} frames gives another estimate at frame {PUSHES + number}"
+            )
     return f"equal to the bit over {PUSHES} frames after a restore, {len(blob):,} bytes"
 
 
@@ -129,9 +139,13 @@ def remembering(model: AnyRecognizer, n_frames: int) -> str:
         features = draw(model, 2, length, seed=length)
         kept, state = model.remember(features, state), model.forward_features(features, state).state
         if kept.frame_index != state.frame_index:
-            raise ContractError(f"remember leaves the clocks at {kept.frame_index}, forward_features at {state.frame_index}")
+            raise ContractError(
+                f"remember leaves the clocks at {kept.frame_index}, forward_features at {state.frame_index}"
+            )
         for name, a, b in zip(state.names(), kept.tensors(), state.tensors(), strict=True):
-            if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE):
+            if a.shape != b.shape or not torch.allclose(
+                a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE
+            ):
                 raise ContractError(f"remember leaves another {name} than forward_features")
     return "the memory is the same with and without answers"
 
@@ -146,13 +160,17 @@ def memory_class(model: AnyRecognizer, sizes: Sequence[int] = SIZES) -> str:
         raise ContractError(f"memory={declared!r}; declare O(1), O(W) or O(T)")
     grows, fills_up = any(size != first for size in later), len(set(later)) <= 1
     if declared == "O(1)" and grows:
-        raise ContractError(f"it declares O(1) but its state grows: {told}{'; a window that fills up is O(W)' if fills_up else ''}")
+        raise ContractError(
+            f"it declares O(1) but its state grows: {told}{'; a window that fills up is O(W)' if fills_up else ''}"
+        )
     if declared == "O(W)" and not fills_up:
         raise ContractError(f"it declares O(W) but its state still grows after {sizes[1]:,} frames: {told}")
     if declared == "O(T)" and not grows:
         raise ContractError(f"it declares O(T) but its state stays the same: {told}")
     if declared == "O(T)" and fills_up and len(later) > 1:
-        raise ContractError(f"it declares O(T) but its state is full after {sizes[1]:,} frames, which is O(W): {told}")
+        raise ContractError(
+            f"it declares O(T) but its state is full after {sizes[1]:,} frames, which is O(W): {told}"
+        )
     points = list(measured.items())
     slopes = [(b - a) / (m - n) for (n, a), (m, b) in pairwise(points)]
     if any(after > 1.01 * before for before, after in pairwise(slopes)):
@@ -193,7 +211,9 @@ class Finding:
         return asdict(self)
 
 
-def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] = SIZES, late: int = LATE) -> Iterator[Finding]:
+def conformance(
+    model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] = SIZES, late: int = LATE
+) -> Iterator[Finding]:
     """Every check in turn; only the first for a network that cannot be called at all.
 
     `n_frames` should lead over the ends of the network's own windows, chunks and clips; `late` frames are
@@ -256,16 +276,24 @@ def shapes(model: AnyRecognizer, n_frames: int) -> str:
     if any(tensor.shape[0] != 2 for tensor in state.tensors()):
         raise ContractError("a tensor of the state has not the lane as its first axis")
     if any(bool(tensor.any()) for tensor in state.tensors()) or state.frame_index != (0, 0):
-        raise ContractError("the initial state is not zero; a lane that begins anew is zeroed, so zero must mean nothing seen")
+        raise ContractError(
+            "the initial state is not zero; a lane that begins anew is zeroed, so zero must mean nothing seen"
+        )
     features = draw(model, 2, n_frames)
     output = model.forward_features(features)
     if output.logits.shape != (2, n_frames, model.n_phases):
-        raise ContractError(f"logits of shape {tuple(output.logits.shape)} for {n_frames} frames of 2 lanes and {model.n_phases} phases")
+        raise ContractError(
+            f"logits of shape {tuple(output.logits.shape)} for {n_frames} frames of 2 lanes and {model.n_phases} phases"
+        )
     intensity = output.intensity_logits
     if intensity is not None and (intensity.dim() != 3 or intensity.shape[:2] != (2, n_frames)):
-        raise ContractError(f"intensity_logits of shape {tuple(intensity.shape)}; give (2, {n_frames}, n), or None without an intensity")
+        raise ContractError(
+            f"intensity_logits of shape {tuple(intensity.shape)}; give (2, {n_frames}, n), or None without an intensity"
+        )
     if output.state.frame_index != (n_frames, n_frames):
-        raise ContractError(f"the state's clocks are {output.state.frame_index} after {n_frames} frames; return state.advance(l)")
+        raise ContractError(
+            f"the state's clocks are {output.state.frame_index} after {n_frames} frames; return state.advance(l)"
+        )
     plain_memory(output.state)
     if difference(whole(model, features + 1.0), output.logits) < 1e-7:
         raise ContractError("the logits do not depend on the features")
@@ -280,12 +308,16 @@ def step_loop(model: AnyRecognizer, n_frames: int) -> str:
     once = model.forward_features(features).state
     assert isinstance(state, LaneState)
     if state.nbytes != once.nbytes:
-        raise ContractError(f"frame by frame leaves a memory of {state.nbytes:,} bytes, one call one of {once.nbytes:,}")
+        raise ContractError(
+            f"frame by frame leaves a memory of {state.nbytes:,} bytes, one call one of {once.nbytes:,}"
+        )
     for length in (1, n_frames):
         before = [tensor.clone() for tensor in once.tensors()]
         model.forward_features(features[:, :length], once)
         if any(not torch.equal(kept, now) for kept, now in zip(before, once.tensors(), strict=True)):
-            raise ContractError(f"a call of {length} frame(s) writes into the state it was given; return a new one")
+            raise ContractError(
+                f"a call of {length} frame(s) writes into the state it was given; return a new one"
+            )
     return told
 
 
@@ -298,18 +330,29 @@ def any_cut(model: AnyRecognizer, n_frames: int) -> str:
     while sum(mixed) + len(mixed) + 1 <= n_frames:
         mixed.append(len(mixed) + 1)
     half, clip = n_frames // 2, min(model.config.clip_len, n_frames // 3)
-    cuts = [[*mixed, n_frames - sum(mixed)], [1, n_frames - 1], [half, n_frames - half], [clip] * (n_frames // clip) + [n_frames % clip]]
+    cuts = [
+        [*mixed, n_frames - sum(mixed)],
+        [1, n_frames - 1],
+        [half, n_frames - half],
+        [clip] * (n_frames // clip) + [n_frames % clip],
+    ]
     for cut in cuts:
         lengths = [length for length in cut if length]
         calls = ", ".join(map(str, lengths[:3])) + (", ..." if len(lengths) > 3 else "")
-        told = require_equal(in_pieces(model, features, lengths)[0], expected, f"cut into calls of {calls} frames it gives other logits")
+        told = require_equal(
+            in_pieces(model, features, lengths)[0],
+            expected,
+            f"cut into calls of {calls} frames it gives other logits",
+        )
     return told
 
 
 def causality(model: AnyRecognizer, n_frames: int) -> str:
     """Change everything after a frame: the logits up to it must stay."""
     if model.lookahead != 0:
-        raise ContractError(f"it declares a look-ahead of {model.lookahead} frames; an online recognizer has none")
+        raise ContractError(
+            f"it declares a look-ahead of {model.lookahead} frames; an online recognizer has none"
+        )
     features, other = draw(model, 1, n_frames), draw(model, 1, n_frames, seed=2)
     before = whole(model, features)
     worst = 0.0
@@ -325,7 +368,9 @@ def _unmoved(after: Tensor, before: Tensor, scale: float, t: int) -> float:
     moved = excess(after, before, scale).amax((0, 2))
     if bool((moved > TOLERANCE).any()):
         first = int((moved > TOLERANCE).nonzero()[0])
-        raise ContractError(f"frames after {t} change the logits of frame {first}: it looks at least {t + 1 - first} frame(s) ahead")
+        raise ContractError(
+            f"frames after {t} change the logits of frame {first}: it looks at least {t + 1 - first} frame(s) ahead"
+        )
     return float(moved.max())
 
 
@@ -337,12 +382,21 @@ def late_answers(model: AnyRecognizer, late: int) -> str:
     together = model.forward_features(now, once).logits
     scale = max(spread(together), spread(whole(model, past[:, :LATER])))
     stepped, _ = in_pieces(model, now, [1] * LATER, once)
-    told = require_equal(stepped, together, f"frame by frame after {late:,} frames it gives other logits", scale)
+    told = require_equal(
+        stepped, together, f"frame by frame after {late:,} frames it gives other logits", scale
+    )
     in_short_calls = model.forward_features(now, often).logits
-    require_equal(in_short_calls, together, f"the answers after {late:,} frames depend on the calls in which these came", scale)
+    require_equal(
+        in_short_calls,
+        together,
+        f"the answers after {late:,} frames depend on the calls in which these came",
+        scale,
+    )
     middle = LATER // 2
     changed = torch.cat([now[:, :middle], 10 * now[:, middle:] + 1.0], dim=1)
-    _unmoved(model.forward_features(changed, once).logits[:, :middle], together[:, :middle], scale, middle - 1)
+    _unmoved(
+        model.forward_features(changed, once).logits[:, :middle], together[:, :middle], scale, middle - 1
+    )
     return f"after {late:,} frames, {told}"
 
 
@@ -363,13 +417,19 @@ def reset(model: AnyRecognizer, n_frames: int) -> str:
         emptied = state.reset([lane])
         clocks = tuple(0 if number == lane else n_frames for number in (0, 1))
         if emptied.frame_index != clocks:
-            raise ContractError(f"the clocks after a reset of lane {lane} are {emptied.frame_index}; expected {clocks}")
+            raise ContractError(
+                f"the clocks after a reset of lane {lane} are {emptied.frame_index}; expected {clocks}"
+            )
         for name, tensor in zip(emptied.names(), emptied.tensors(), strict=True):
             if bool(tensor[lane].any()):
-                raise ContractError(f"a reset of lane {lane} leaves {name!r} as it was; a lane that begins anew is all zeros")
+                raise ContractError(
+                    f"a reset of lane {lane} leaves {name!r} as it was; a lane that begins anew is all zeros"
+                )
         began = model.forward_features(then, emptied).logits
         alone = whole(model, then[lane : lane + 1])
-        told = require_equal(began[lane : lane + 1], alone, "a lane that was reset answers unlike a fresh one")
+        told = require_equal(
+            began[lane : lane + 1], alone, "a lane that was reset answers unlike a fresh one"
+        )
         other = slice(1 - lane, 2 - lane)
         require_equal(began[other], went_on[other], f"a reset of lane {lane} changes lane {1 - lane}")
     return told
@@ -382,16 +442,31 @@ def lanes(model: AnyRecognizer, n_frames: int) -> str:
     states, then = [], draw(model, 4, length, seed=4)
     for lane, n_before in enumerate(spent):
         state = model.initial_state(1)
-        states.append(model.forward_features(draw(model, 1, n_before, seed=10 + lane), state).state if n_before else state)
+        states.append(
+            model.forward_features(draw(model, 1, n_before, seed=10 + lane), state).state
+            if n_before
+            else state
+        )
     alone = [model.forward_features(then[lane : lane + 1], state) for lane, state in enumerate(states)]
     expected, stacked = torch.cat([output.logits for output in alone]), type(states[0]).stack(states)
     together = model.forward_features(then, stacked)
     told = require_equal(together.logits, expected, "a lane's logits depend on its neighbours")
     few = min(length, 5)
     stepped, _ = in_pieces(model, then[:, :few], [1] * few, stacked)
-    require_equal(stepped, expected[:, :few], "frame by frame a lane's logits depend on its neighbours", spread(expected))
+    require_equal(
+        stepped,
+        expected[:, :few],
+        "frame by frame a lane's logits depend on its neighbours",
+        spread(expected),
+    )
     again = draw(model, 1, 5, seed=5)
-    taken_out, kept = (model.forward_features(again, state).logits for state in (together.state.select([2]), alone[2].state))
-    require_equal(taken_out, kept, "a lane taken out of a batch goes on otherwise than one that was alone", spread(expected))
+    taken_out, kept = (
+        model.forward_features(again, state).logits for state in (together.state.select([2]), alone[2].state)
+    )
+    require_equal(
+        taken_out,
+        kept,
+        "a lane taken out of a batch goes on otherwise than one that was alone",
+        spread(expected),
+    )
     return told
-

@@ -39,11 +39,15 @@ from surgicalmamba.peers.lstm import LSTMLayers, LSTMMemory
 class DACATConfig(RecognizerConfig):
     """Settings of DACAT."""
 
-    clip_len: Positive = Field(64, description="Frames per call in training; with the published look-ahead, frames that share a clip.")
+    clip_len: Positive = Field(
+        64,
+        description="Frames per call in training; with the published look-ahead, frames that share a clip.",
+    )
     d_hidden: Positive = Field(512, description="Units of both LSTMs. Release: 512.")
     cache_len: Positive = Field(8192, description="Frames kept; older ones are forgotten. Release: 8192.")
     attention: Literal["causal", "published-lookahead"] = Field(
-        "causal", description="In training: each frame's clip from its own past, or one for clip_len frames that see all of it (release)."
+        "causal",
+        description="In training: each frame's clip from its own past, or one for clip_len frames that see all of it (release).",
     )
 
 
@@ -73,18 +77,25 @@ class DACAT(Recognizer[DACATState]):
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width)
         self.frame_lstm, self.clip_lstm = LSTMLayers(width, d_hidden), LSTMLayers(width, d_hidden)
-        self.frame_classifier, self.clip_classifier = nn.Linear(d_hidden, config.n_phases), nn.Linear(d_hidden, config.n_phases)
+        self.frame_classifier, self.clip_classifier = (
+            nn.Linear(d_hidden, config.n_phases),
+            nn.Linear(d_hidden, config.n_phases),
+        )
 
     def initial_state(self, n_lanes: int) -> DACATState:
         def empty() -> LSTMMemory:
-            return LSTMMemory(self.zeros(n_lanes, 1, self.config.d_hidden), self.zeros(n_lanes, 1, self.config.d_hidden))
+            return LSTMMemory(
+                self.zeros(n_lanes, 1, self.config.d_hidden), self.zeros(n_lanes, 1, self.config.d_hidden)
+            )
 
         return DACATState((0,) * n_lanes, self.zeros(n_lanes, 0, self.feature_width), empty(), empty())
 
     def temporal(self, features: Tensor, state: DACATState) -> Output[DACATState]:
         return self._answer(features, state, chosen_clip)
 
-    def temporal_in_training(self, features: Tensor, state: DACATState, n_frames: Tensor) -> Output[DACATState]:
+    def temporal_in_training(
+        self, features: Tensor, state: DACATState, n_frames: Tensor
+    ) -> Output[DACATState]:
         if self.config.attention == "causal":
             return self.temporal(features, state)
 
@@ -93,7 +104,9 @@ class DACAT(Recognizer[DACATState]):
 
         return self._answer(features, state, choose)
 
-    def _answer(self, features: Tensor, state: DACATState, choose: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Output[DACATState]:
+    def _answer(
+        self, features: Tensor, state: DACATState, choose: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Output[DACATState]:
         """`choose` gives the clips of frames (b, l, d) in the line (b, t, d), of which they may see (b, l,
         t): (b, l, t)."""
         length, limit = features.shape[1], self.config.cache_len
@@ -104,7 +117,9 @@ class DACAT(Recognizer[DACATState]):
         frame, frame_state = self.frame_lstm(features, state.frame)
         attended, clip_state = self.clip_lstm(self._attend(features, line, clip), state.clip)
         logits = (self.frame_classifier(frame) + self.clip_classifier(attended)) / 2
-        return Output(logits, None, replace(state, cache=cache, frame=frame_state, clip=clip_state).advance(length))
+        return Output(
+            logits, None, replace(state, cache=cache, frame=frame_state, clip=clip_state).advance(length)
+        )
 
     def _attend(self, features: Tensor, line: Tensor, clip: Tensor) -> Tensor:
         """Attention from each frame (b, l, d) to its clip (b, l, t) of the line (b, t, d)."""
@@ -112,7 +127,9 @@ class DACAT(Recognizer[DACATState]):
         scores = carried_back @ line.transpose(1, 2) * line.shape[-1] ** -0.5
         return self.value(scores.masked_fill(~clip, -torch.inf).softmax(-1) @ line)
 
-    def _shared_clip(self, features: Tensor, line: Tensor, visible: Tensor, seen: Sequence[int], ends: Sequence[int]) -> Tensor:
+    def _shared_clip(
+        self, features: Tensor, line: Tensor, visible: Tensor, seen: Sequence[int], ends: Sequence[int]
+    ) -> Tensor:
         """The released training's choice: frames of a call that lie in the same clip_len frames share one
         clip and see to its end.
 
@@ -123,7 +140,9 @@ class DACAT(Recognizer[DACATState]):
             for lane, end in enumerate(ends):
                 if part.start < end:
                     shared = slice(part.start, min(part.stop, end))
-                    slots = visible[lane, shared].any(0).nonzero()[:, 0]  # all that some frame of the part may see
+                    slots = (
+                        visible[lane, shared].any(0).nonzero()[:, 0]
+                    )  # all that some frame of the part may see
                     start = best_stretch(features[lane, shared], line[lane, slots])
                     clip[lane, shared] = False
                     clip[lane, shared, slots[start:]] = True
@@ -147,6 +166,8 @@ def best_stretch(frames: Tensor, line: Tensor) -> int:
     l neighbours scores the sum of its product with them, frame by frame, and the largest sum of scores from a
     stretch to the last one wins."""
     n_frames, n_stretches = len(frames), len(line) - len(frames) + 1
-    offsets = torch.arange(n_frames, device=line.device)[:, None] + torch.arange(n_stretches, device=line.device)
+    offsets = torch.arange(n_frames, device=line.device)[:, None] + torch.arange(
+        n_stretches, device=line.device
+    )
     scores = (frames @ line.T).double().gather(1, offsets).sum(0)
     return int(scores.flip(0).cumsum(0).flip(0).argmax())

@@ -24,9 +24,13 @@ from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 class HMMConfig(RecognizerConfig):
     evidence_weight: float = Field(
-        1.0, gt=0, description="Power of a frame's evidence. 1 takes neighbouring frames as independent; less hedges against that."
+        1.0,
+        gt=0,
+        description="Power of a frame's evidence. 1 takes neighbouring frames as independent; less hedges against that.",
     )
-    pseudo_count: float = Field(0.5, gt=0, description="Added to every count, so that what training never showed stays possible.")
+    pseudo_count: float = Field(
+        0.5, gt=0, description="Added to every count, so that what training never showed stays possible."
+    )
 
 
 @dataclass(frozen=True)
@@ -66,14 +70,18 @@ class FrameHMM(Recognizer[BeliefState]):
         phase."""
         super().measure(features, labels)
         k = self.n_phases
-        first, share, transition = (torch.full(shape, self.config.pseudo_count, dtype=torch.float64) for shape in ((k,), (k,), (k, k)))
+        first, share, transition = (
+            torch.full(shape, self.config.pseudo_count, dtype=torch.float64) for shape in ((k,), (k,), (k, k))
+        )
         for video in labels:
             known = video[video >= 0]
             if len(known):
                 first[known[0]] += 1
             share += torch.bincount(known, minlength=k)
             pairs = torch.stack([video[:-1], video[1:]])[:, (video[:-1] >= 0) & (video[1:] >= 0)]
-            transition.index_put_((pairs[0], pairs[1]), torch.ones(pairs.shape[1], dtype=torch.float64), accumulate=True)
+            transition.index_put_(
+                (pairs[0], pairs[1]), torch.ones(pairs.shape[1], dtype=torch.float64), accumulate=True
+            )
         self.log_first.copy_((first / first.sum()).log())
         self.log_share.copy_((share / share.sum()).log())
         self.log_transition.copy_((transition / transition.sum(1, keepdim=True)).log())

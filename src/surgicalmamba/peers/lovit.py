@@ -46,7 +46,9 @@ class LoViTConfig(AttentionConfig):
     n_heads: Positive = Field(8, description="Attention heads. Port: 8.")
     d_hidden: Positive = Field(1024, description="Width of the feed-forward layers. Not published.")
     dropout: float = Field(0.1, ge=0, lt=1, description="After every sublayer. Not published.")
-    map_weight: float = Field(1.0, ge=0, description="Weight of the transition map's loss. Not published; 0 leaves it out.")
+    map_weight: float = Field(
+        1.0, ge=0, description="Weight of the transition map's loss. Not published; 0 leaves it out."
+    )
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,18 @@ class LoViT(Recognizer[LoViTState]):
         self.embed = nn.Linear(config.feature_width, width)
         self.small = LocalTransformer(width, config.small_window, config.n_layers, *shape)
         self.large = LocalTransformer(width, config.large_window, config.n_layers, *shape)
-        self.global_layers = nn.ModuleList(TransformerLayer(width, *shape) for _ in range(config.n_global_layers))
+        self.global_layers = nn.ModuleList(
+            TransformerLayer(width, *shape) for _ in range(config.n_global_layers)
+        )
         self.fusion = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.LayerNorm(width))
         self.classifier = nn.Linear(width, config.n_phases)
         self.transition = nn.Linear(width, 1)
 
     def initial_state(self, n_lanes: int) -> LoViTState:
         cache = self.zeros(n_lanes, 0, self.config.n_global_layers, 2 * self.config.d_model)
-        return LoViTState((0,) * n_lanes, self.small.initial_state(cache), self.large.initial_state(cache), cache)
+        return LoViTState(
+            (0,) * n_lanes, self.small.initial_state(cache), self.large.initial_state(cache), cache
+        )
 
     def temporal(self, features: Tensor, state: LoViTState) -> Output[LoViTState]:
         length = features.shape[1]
@@ -93,7 +99,12 @@ class LoViT(Recognizer[LoViTState]):
         x, cache = attend_to_all(self.global_layers, x, state.cache, state.frame_index, mask)
         joined = self.fusion(torch.cat([local, x], dim=-1))
         auxiliary = {"transition_map": self.transition(joined)[..., 0]} if self.training else {}
-        return Output(self.classifier(joined), None, replace(state, small=small, large=large, cache=cache).advance(length), auxiliary)
+        return Output(
+            self.classifier(joined),
+            None,
+            replace(state, small=small, large=large, cache=cache).advance(length),
+            auxiliary,
+        )
 
     def training_loss(
         self, output: Output[LoViTState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None

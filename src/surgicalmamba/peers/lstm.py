@@ -69,7 +69,9 @@ class ClipLSTM(nn.Module):
         """line (b, W - 1 + l, d_in), tail first; is_frame (b, l, W), oldest first: places before the
         procedure leave the LSTM empty. Returns (b, l, d)."""
         n_lanes, length, size = is_frame.shape
-        driven = F.linear(line, self.cell.weight_ih, self.cell.bias_ih + self.cell.bias_hh)  # (b, W - 1 + l, 4 d)
+        driven = F.linear(
+            line, self.cell.weight_ih, self.cell.bias_ih + self.cell.bias_hh
+        )  # (b, W - 1 + l, 4 d)
         hidden = cell = driven.new_zeros(n_lanes, length, self.cell.hidden_size)
         for step in range(size):
             gates = driven[:, step : step + length] + F.linear(hidden, self.cell.weight_hh)
@@ -113,4 +115,3 @@ class CarriedLSTM(Recognizer[LSTMState]):
         y, hidden, cell = run_lstm(self.lstm, features, state.hidden[None], state.cell[None])
         after = replace(state, hidden=hidden[0], cell=cell[0]).advance(features.shape[1])
         return Output(self.classifier(y), None, after)
-

@@ -33,12 +33,22 @@ class MTTRNetConfig(RecognizerConfig):
     d_hidden: Positive = Field(512, description="Units per LSTM layer. Release: 512.")
     n_layers: Positive = Field(3, description="LSTM layers. Release: 3.")
     dropout: float = Field(0.3, ge=0, lt=1, description="Between LSTM layers. Release: 0.3.")
-    channel_drop: float = Field(0.5, ge=0, lt=1, description="Share of channels set to 0 for a whole training video. Release: 0.5.")
+    channel_drop: float = Field(
+        0.5, ge=0, lt=1, description="Share of channels set to 0 for a whole training video. Release: 0.5."
+    )
     time_masks: int = Field(3, ge=0, description="Most time masks of a training video. Release: 3.")
-    time_mask_probability: float = Field(0.5, ge=0, le=1, description="That a time mask is there. Release: 0.5.")
-    time_mask_share: float = Field(0.1, ge=0, le=1, description="Longest time mask, as a share of the frames. Release: 0.1.")
-    smooth_weight: float = Field(0.15, ge=0, description="Weight of the truncated mean square. Release: 0.15; 0 leaves it out.")
-    largest_jump: float = Field(16.0, gt=0, description="Squared changes of a log-probability beyond this count no more. Release: 16.")
+    time_mask_probability: float = Field(
+        0.5, ge=0, le=1, description="That a time mask is there. Release: 0.5."
+    )
+    time_mask_share: float = Field(
+        0.1, ge=0, le=1, description="Longest time mask, as a share of the frames. Release: 0.1."
+    )
+    smooth_weight: float = Field(
+        0.15, ge=0, description="Weight of the truncated mean square. Release: 0.15; 0 leaves it out."
+    )
+    largest_jump: float = Field(
+        16.0, gt=0, description="Squared changes of a log-probability beyond this count no more. Release: 16."
+    )
 
 
 @dataclass(frozen=True)
@@ -60,14 +70,25 @@ class MTTRNet(Recognizer[MTTRNetState]):
 
     def __init__(self, config: MTTRNetConfig) -> None:
         super().__init__(config)
-        self.lstm = LSTMLayers(config.feature_width, config.d_hidden, config.n_layers, config.dropout if config.n_layers > 1 else 0.0)
+        self.lstm = LSTMLayers(
+            config.feature_width,
+            config.d_hidden,
+            config.n_layers,
+            config.dropout if config.n_layers > 1 else 0.0,
+        )
         self.classifier = nn.Linear(config.d_hidden, config.n_phases)
 
     def initial_state(self, n_lanes: int) -> MTTRNetState:
         shape = (n_lanes, self.config.n_layers, self.config.d_hidden)
-        return MTTRNetState((0,) * n_lanes, LSTMMemory(self.zeros(*shape), self.zeros(*shape)), self.zeros(n_lanes, self.feature_width))
+        return MTTRNetState(
+            (0,) * n_lanes,
+            LSTMMemory(self.zeros(*shape), self.zeros(*shape)),
+            self.zeros(n_lanes, self.feature_width),
+        )
 
-    def temporal_in_training(self, features: Tensor, state: MTTRNetState, n_frames: Tensor) -> Output[MTTRNetState]:
+    def temporal_in_training(
+        self, features: Tensor, state: MTTRNetState, n_frames: Tensor
+    ) -> Output[MTTRNetState]:
         begins = torch.tensor([seen == 0 for seen in state.frame_index], device=features.device)[:, None]
         state = replace(state, lost=torch.where(begins, self._lost_channels(state.lost), state.lost))
         kept = (1 - state.lost.to(features.dtype))[:, None] * self._kept_times(features, n_frames)
@@ -95,11 +116,17 @@ class MTTRNet(Recognizer[MTTRNetState]):
         return (~masked).to(features.dtype)[..., None]
 
     def training_loss(
-        self, output: Output[MTTRNetState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+        self,
+        output: Output[MTTRNetState],
+        labels: Tensor,
+        target: Tensor,
+        class_weights: Tensor | None = None,
     ) -> Tensor | None:
         if self.config.smooth_weight == 0:
             return None
-        return self.config.smooth_weight * truncated_mean_square(output.logits.float(), labels, self.config.largest_jump)
+        return self.config.smooth_weight * truncated_mean_square(
+            output.logits.float(), labels, self.config.largest_jump
+        )
 
 
 def truncated_mean_square(logits: Tensor, labels: Tensor, largest: float) -> Tensor:

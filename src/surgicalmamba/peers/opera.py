@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from surgicalmamba.config import Positive
 from surgicalmamba.core.state import LaneState
 from surgicalmamba.model.recognizer import Output, Recognizer
-from surgicalmamba.peers.attention import AttentionConfig, TransformerLayer, attend_to_all, mask_of, visible_in_cache
+from surgicalmamba.peers.attention import (
+    AttentionConfig,
+    TransformerLayer,
+    attend_to_all,
+    mask_of,
+    visible_in_cache,
+)
 
 
 class OperAConfig(AttentionConfig):
@@ -30,7 +36,9 @@ class OperAConfig(AttentionConfig):
     n_heads: Positive = Field(1, description="Attention heads. Paper: 1.")
     d_hidden: Positive = Field(256, description="Width of the feed-forward layers. Port: 256.")
     dropout: float = Field(0.1, ge=0, lt=1, description="After every sublayer. Port: 0.1.")
-    attention_weight: float = Field(1.0, ge=0, description="Weight of the attention regularisation. Not published; 0 leaves it out.")
+    attention_weight: float = Field(
+        1.0, ge=0, description="Weight of the attention regularisation. Not published; 0 leaves it out."
+    )
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,19 @@ class OperA(Recognizer[OperAState]):
         self.frame_classifier = nn.Linear(config.feature_width, config.n_phases)
 
     def initial_state(self, n_lanes: int) -> OperAState:
-        return OperAState((0,) * n_lanes, self.zeros(n_lanes, 0, self.config.n_layers, 2 * self.config.d_model))
+        return OperAState(
+            (0,) * n_lanes, self.zeros(n_lanes, 0, self.config.n_layers, 2 * self.config.d_model)
+        )
 
     def temporal(self, features: Tensor, state: OperAState) -> Output[OperAState]:
         length = features.shape[1]
         x = self.embed(features)
         mask = mask_of(visible_in_cache(state.frame_index, length, state.length).to(features.device), x)
-        auxiliary = self._auxiliary(features, x, state, mask) if self.training and self.config.attention_weight else {}
+        auxiliary = (
+            self._auxiliary(features, x, state, mask)
+            if self.training and self.config.attention_weight
+            else {}
+        )
         x, cache = attend_to_all(self.layers, x, state.cache, state.frame_index, mask)
         return Output(self.classifier(x), None, replace(state, cache=cache).advance(length), auxiliary)
 
@@ -87,7 +101,9 @@ class OperA(Recognizer[OperAState]):
         if not output.auxiliary:
             return None
         labelled = labels >= 0
-        errors = F.cross_entropy(output.auxiliary["frame_logits"].float().transpose(1, 2), labels.clamp(min=0), reduction="none")
+        errors = F.cross_entropy(
+            output.auxiliary["frame_logits"].float().transpose(1, 2), labels.clamp(min=0), reduction="none"
+        )
         n_labelled = labelled.sum().clamp(min=1)
         received = attention_received(output.auxiliary["attention"].float(), labelled)
         regularisation = (received * errors.detach() * labelled).sum(1).mean()

@@ -57,12 +57,17 @@ class SKiT(Recognizer[SKiTState]):
         super().__init__(config)
         width = config.d_model
         self.embed = nn.Linear(config.feature_width, width)
-        self.local = LocalTransformer(width, config.window, config.n_layers, config.n_heads, config.d_hidden, config.dropout)
+        self.local = LocalTransformer(
+            width, config.window, config.n_layers, config.n_heads, config.d_hidden, config.dropout
+        )
         self.narrow = nn.Sequential(nn.Linear(width, config.d_key), nn.ReLU(), nn.LayerNorm(config.d_key))
         self.expand = nn.Sequential(nn.Linear(config.d_key, width), nn.ReLU(), nn.LayerNorm(width))
         self.fusion_norm = nn.LayerNorm(width)
         self.fusion = nn.Sequential(
-            nn.Linear(width, config.d_hidden), nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(config.d_hidden, width)
+            nn.Linear(width, config.d_hidden),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.d_hidden, width),
         )
         self.last_norm = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, config.n_phases)

@@ -39,7 +39,9 @@ PREFIXES_AT_ONCE = 8
 class SRMambaConfig(RecognizerConfig):
     """Settings of SR-Mamba and of its forward-only control."""
 
-    d_model: Positive = Field(768, description="Width of the tokens. Not published; that of the vanilla control.")
+    d_model: Positive = Field(
+        768, description="Width of the tokens. Not published; that of the vanilla control."
+    )
     n_blocks: Positive = Field(4, description="Blocks. Not published; that of the vanilla control.")
     path: PathConfig = Field(PathConfig(rotation=None), description="Every scan, in either direction.")
     ffn_ratio: Positive = Field(4, description="Feed-forward width over model width.")
@@ -47,9 +49,13 @@ class SRMambaConfig(RecognizerConfig):
     @model_validator(mode="after")
     def _check(self) -> "SRMambaConfig":
         if self.path.rotation is not None or self.path.intensity is not None:
-            raise ValueError("path.rotation and path.intensity must be null: they are SurgicalMamba's, and these scans are plain.")
+            raise ValueError(
+                "path.rotation and path.intensity must be null: they are SurgicalMamba's, and these scans are plain."
+            )
         if self.path.expand * self.d_model % self.path.d_head:
-            raise ValueError(f"path.d_head={self.path.d_head} does not divide the inner width {self.path.expand * self.d_model}.")
+            raise ValueError(
+                f"path.d_head={self.path.d_head} does not divide the inner width {self.path.expand * self.d_model}."
+            )
         return self
 
 
@@ -78,7 +84,9 @@ class ScanBlock(nn.Module):
         width = config.d_model
         self.norm = nn.LayerNorm(width)
         self.forward_path = SSMPath(width, config.path, None, conditioned=False, emits_gate=True)
-        self.backward_path = SSMPath(width, config.path, None, conditioned=False, emits_gate=False) if both_ways else None
+        self.backward_path = (
+            SSMPath(width, config.path, None, conditioned=False, emits_gate=False) if both_ways else None
+        )
         self.out_norm = nn.RMSNorm(self.forward_path.d_inner, eps=1e-5)
         self.out_proj = nn.Linear(self.forward_path.d_inner, width, bias=False)
         self.ffn_norm = nn.LayerNorm(width)
@@ -124,7 +132,9 @@ class ScanStack(nn.Module):
     def initial_state(self, like: Tensor) -> tuple[PathState, ...]:
         """like (b, ...): the lanes, and where and in which precision memory lives."""
         blocks = (block for block in self.blocks if isinstance(block, ScanBlock))
-        return tuple(block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in blocks)
+        return tuple(
+            block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in blocks
+        )
 
     def forward(
         self, features: Tensor, state: tuple[PathState, ...], lengths: Tensor | None = None
@@ -177,15 +187,23 @@ class SRMamba(Recognizer[PrefixState]):
         return self._remember(known, state)
 
     def _remember(self, features: Tensor, state: PrefixState) -> PrefixState:
-        return replace(state, cache=append(state.cache, full(features), state.frame_index)).advance(features.shape[1])
+        return replace(state, cache=append(state.cache, full(features), state.frame_index)).advance(
+            features.shape[1]
+        )
 
     def temporal(self, features: Tensor, state: PrefixState) -> Output[PrefixState]:
         return self._answer(features, state, lambda known, seen, lanes: self._rescan(known, seen))
 
-    def temporal_in_training(self, features: Tensor, state: PrefixState, n_frames: Tensor) -> Output[PrefixState]:
-        return self._answer(features, state, lambda known, seen, lanes: self._scan(known, seen, n_frames[lanes]))
+    def temporal_in_training(
+        self, features: Tensor, state: PrefixState, n_frames: Tensor
+    ) -> Output[PrefixState]:
+        return self._answer(
+            features, state, lambda known, seen, lanes: self._scan(known, seen, n_frames[lanes])
+        )
 
-    def _answer(self, features: Tensor, state: PrefixState, scan: Callable[[Tensor, int, list[int]], Tensor]) -> Output[PrefixState]:
+    def _answer(
+        self, features: Tensor, state: PrefixState, scan: Callable[[Tensor, int, list[int]], Tensor]
+    ) -> Output[PrefixState]:
         """`scan` gives the logits (b, l, k) of lanes that have all seen as many frames before: from what they
         know, that number, and which lanes they are."""
         length, after = features.shape[1], self._remember(features, state)
@@ -208,7 +226,9 @@ class SRMamba(Recognizer[PrefixState]):
         prefixes share a pass."""
         answers = []
         for start in range(seen + 1, known.shape[1] + 1, PREFIXES_AT_ONCE):
-            stops = torch.arange(start, min(start + PREFIXES_AT_ONCE, known.shape[1] + 1), device=known.device)
+            stops = torch.arange(
+                start, min(start + PREFIXES_AT_ONCE, known.shape[1] + 1), device=known.device
+            )
             lengths = stops.repeat(len(known))
             prefixes = known[:, : int(stops[-1])].repeat_interleave(len(stops), 0)
             answers.append(self.stack.newest(prefixes, lengths).unflatten(0, (len(known), len(stops))))

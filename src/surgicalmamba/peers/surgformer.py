@@ -33,9 +33,13 @@ from surgicalmamba.peers.attention import AttentionConfig, join_window
 class SurgformerConfig(AttentionConfig):
     """Settings of Surgformer at feature level."""
 
-    clip_len: Positive = Field(64, description="Frames per call in training; each of them is a window of its own.")
+    clip_len: Positive = Field(
+        64, description="Frames per call in training; each of them is a window of its own."
+    )
     n_frames: Positive = Field(16, description="Frames in a window. Release: 16.")
-    stride: Positive = Field(4, description="Frames from one of the window to the next. Release: 4 at one frame per second.")
+    stride: Positive = Field(
+        4, description="Frames from one of the window to the next. Release: 4 at one frame per second."
+    )
     d_model: Positive = Field(768, description="Width of the tokens. Release: 768.")
     n_blocks: Positive = Field(12, description="Blocks. Release: 12.")
     n_heads: Positive = Field(12, description="Attention heads. Release: 12.")
@@ -44,7 +48,9 @@ class SurgformerConfig(AttentionConfig):
     @model_validator(mode="after")
     def _check(self) -> "SurgformerConfig":
         if self.n_frames % 4:
-            raise ValueError(f"n_frames={self.n_frames} is not a multiple of 4: the scales are a quarter, a half and all of a window.")
+            raise ValueError(
+                f"n_frames={self.n_frames} is not a multiple of 4: the scales are a quarter, a half and all of a window."
+            )
         return self
 
 
@@ -72,7 +78,9 @@ class Surgformer(Recognizer[SurgformerState]):
         self.place_codes = nn.Parameter(torch.zeros(config.n_frames, width))
         blocks = [HierarchicalBlock(width, config.n_heads, config.mlp_ratio) for _ in range(config.n_blocks)]
         self.blocks = nn.ModuleList(blocks)
-        for block in blocks[1:]:  # as released: temporal attention enters the later blocks only as it is learned
+        for block in blocks[
+            1:
+        ]:  # as released: temporal attention enters the later blocks only as it is learned
             nn.init.zeros_(block.temporal_out.weight)
             nn.init.zeros_(block.temporal_out.bias)
         self.norm = nn.LayerNorm(width, eps=1e-6)
@@ -89,7 +97,10 @@ class Surgformer(Recognizer[SurgformerState]):
         place = torch.tensor(state.frame_index, device=features.device)[:, None] + step
         ages = window_ages(place, self.config.n_frames, self.config.stride)  # (b, l, n)
         slots = state.features.shape[1] + step[:, None] - ages
-        tokens = self.embed(line)[torch.arange(n_lanes, device=features.device)[:, None, None], slots] + self.place_codes
+        tokens = (
+            self.embed(line)[torch.arange(n_lanes, device=features.device)[:, None, None], slots]
+            + self.place_codes
+        )
         tokens = tokens.flatten(0, 1)  # (b l, n, d): every frame's window by itself
         summary = self.class_token.to(tokens.dtype).expand(tokens.shape[0], 1, -1)
         for block in self.blocks:
@@ -115,7 +126,9 @@ class HierarchicalBlock(nn.Module):
     def __init__(self, width: int, n_heads: int, mlp_ratio: int) -> None:
         super().__init__()
         self.temporal_norm = nn.LayerNorm(width, eps=1e-6)
-        self.scales = nn.ModuleList(SelfAttention(width, n_heads) for _ in range(3))  # a quarter, a half, all of the window
+        self.scales = nn.ModuleList(
+            SelfAttention(width, n_heads) for _ in range(3)
+        )  # a quarter, a half, all of the window
         self.temporal_out = nn.Linear(width, width)
         self.frame_norm = nn.LayerNorm(width, eps=1e-6)
         self.frame_attention = SelfAttention(width, n_heads)
@@ -126,7 +139,9 @@ class HierarchicalBlock(nn.Module):
         """tokens (m, n, d), class token (m, 1, d); m windows."""
         tokens = tokens + self.temporal_out(self.hierarchical(self.temporal_norm(tokens)))
         n_frames = tokens.shape[1]
-        pairs = torch.stack([summary.expand(-1, n_frames, -1), tokens], dim=2)  # (m, n, 2, d): class token and feature of each frame
+        pairs = torch.stack(
+            [summary.expand(-1, n_frames, -1), tokens], dim=2
+        )  # (m, n, 2, d): class token and feature of each frame
         mixed = self.frame_attention.between_two(self.frame_norm(pairs))
         summary = summary + mixed[:, :, 0].mean(1, keepdim=True)
         tokens = tokens + mixed[:, :, 1]
@@ -158,13 +173,19 @@ class SelfAttention(nn.Module):
 
     def mix(self, x: Tensor) -> Tensor:
         """x (m, n, d) -> (m, n, d)."""
-        query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.packed(x).chunk(3, dim=-1))
+        query, key, value = (
+            part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.packed(x).chunk(3, dim=-1)
+        )
         return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
 
     def between_two(self, x: Tensor) -> Tensor:
         """The answer for sets of two tokens (..., 2, d), where the softmax is a sigmoid of the difference:
         many small sets at once."""
-        query, key, value = (part.unflatten(-1, (self.n_heads, -1)) for part in self.packed(x).chunk(3, dim=-1))  # (..., 2, h, c)
+        query, key, value = (
+            part.unflatten(-1, (self.n_heads, -1)) for part in self.packed(x).chunk(3, dim=-1)
+        )  # (..., 2, h, c)
         (first, second), (early, late) = key.unbind(-3), value.unbind(-3)
-        share = torch.sigmoid((query * (first - second).unsqueeze(-3)).sum(-1, keepdim=True) / query.shape[-1] ** 0.5)
+        share = torch.sigmoid(
+            (query * (first - second).unsqueeze(-3)).sum(-1, keepdim=True) / query.shape[-1] ** 0.5
+        )
         return self.project((late.unsqueeze(-3) + share * (early - late).unsqueeze(-3)).flatten(-2))

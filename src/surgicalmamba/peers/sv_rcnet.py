@@ -22,7 +22,9 @@ from surgicalmamba.peers.lstm import ClipLSTM
 
 
 class SVRCNetConfig(RecognizerConfig):
-    n_frames: Positive = Field(4, description="Frames the LSTM sees. Published: 3 (Caffe) and 4 (PyTorch); 10 in TMRNet's copy.")
+    n_frames: Positive = Field(
+        4, description="Frames the LSTM sees. Published: 3 (Caffe) and 4 (PyTorch); 10 in TMRNet's copy."
+    )
     d_hidden: Positive = Field(512, description="Units of the LSTM. Published: 512.")
     dropout: float = Field(0.5, ge=0, lt=1, description="Before the classifier. Published: 0.5.")
 

@@ -25,8 +25,12 @@ from surgicalmamba.train.losses import masked_cross_entropy
 
 
 class TeCNOConfig(RecognizerConfig):
-    n_stages: Positive = Field(2, description="Stages; each refines the softmax of the one before. Published: 2.")
-    n_layers: Positive = Field(8, description="Layers of a stage; dilations 1 to 2^(n_layers - 1). Published: 8, best model 9.")
+    n_stages: Positive = Field(
+        2, description="Stages; each refines the softmax of the one before. Published: 2."
+    )
+    n_layers: Positive = Field(
+        8, description="Layers of a stage; dilations 1 to 2^(n_layers - 1). Published: 8, best model 9."
+    )
     n_maps: Positive = Field(32, description="Feature maps of a stage. Published: 32, best model 64.")
     dropout: float = Field(0.5, ge=0, lt=1, description="In every layer. Published: 0.5.")
 
@@ -65,14 +69,18 @@ class Stage(nn.Module):
         super().__init__()
         self.spans = [2 * 2**layer for layer in range(config.n_layers)]
         self.enter = nn.Conv1d(d_in, config.n_maps, 1)
-        self.layers = nn.ModuleList(DilatedLayer(config.n_maps, span // 2, config.dropout) for span in self.spans)
+        self.layers = nn.ModuleList(
+            DilatedLayer(config.n_maps, span // 2, config.dropout) for span in self.spans
+        )
         self.leave = nn.Conv1d(config.n_maps, config.n_phases, 1)
 
     def forward(self, x: Tensor, state: StageState) -> tuple[Tensor, StageState]:
         """x (b, d_in, l) -> logits (b, k, l)."""
         y = self.enter(x)
         tails = []
-        for layer, tail in zip(self.layers, state.tails.to(y.dtype).transpose(1, 2).split(self.spans, dim=2), strict=True):
+        for layer, tail in zip(
+            self.layers, state.tails.to(y.dtype).transpose(1, 2).split(self.spans, dim=2), strict=True
+        ):
             y, tail = layer(y, tail)
             tails.append(tail)
         return self.leave(y), StageState(torch.cat(tails, dim=2).transpose(1, 2).to(state.tails.dtype))
@@ -110,7 +118,9 @@ class TeCNO(Recognizer[TeCNOState]):
             states.append(after)
             logits.append(said.transpose(1, 2))
         earlier = {f"stage{number}": said for number, said in enumerate(logits[:-1])} if self.training else {}
-        return Output(logits[-1], None, replace(state, stages=tuple(states)).advance(features.shape[1]), earlier)
+        return Output(
+            logits[-1], None, replace(state, stages=tuple(states)).advance(features.shape[1]), earlier
+        )
 
     def training_loss(
         self, output: Output[TeCNOState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None

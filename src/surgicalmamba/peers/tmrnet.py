@@ -34,16 +34,24 @@ class TMRNetConfig(RecognizerConfig):
 
     clip_frames: Positive = Field(10, description="Frames the LSTM runs over for every answer. Release: 10.")
     bank_len: Positive = Field(30, description="Past outputs in the memory bank. Release: 30.")
-    d_hidden: Positive = Field(512, description="Units of the LSTM, and width of all that follows. Release: 512.")
-    kernels: tuple[Positive, ...] = Field((3, 5, 7), min_length=1, description="Taps of each convolution over the bank. Release: 3, 5, 7.")
-    attention_dropout: float = Field(0.2, ge=0, lt=1, description="After the non-local operator. Release: 0.2.")
+    d_hidden: Positive = Field(
+        512, description="Units of the LSTM, and width of all that follows. Release: 512."
+    )
+    kernels: tuple[Positive, ...] = Field(
+        (3, 5, 7), min_length=1, description="Taps of each convolution over the bank. Release: 3, 5, 7."
+    )
+    attention_dropout: float = Field(
+        0.2, ge=0, lt=1, description="After the non-local operator. Release: 0.2."
+    )
     dropout: float = Field(0.5, ge=0, lt=1, description="Before the last layer. Release: 0.5.")
 
     @model_validator(mode="after")
     def _check(self) -> "TMRNetConfig":
         even = [kernel for kernel in self.kernels if kernel % 2 == 0]
         if even:
-            raise ValueError(f"kernels={self.kernels}: {even[0]} is even, so it has no middle; use odd kernels, such as {even[0] + 1}.")
+            raise ValueError(
+                f"kernels={self.kernels}: {even[0]} is even, so it has no middle; use odd kernels, such as {even[0] + 1}."
+            )
         return self
 
 
@@ -70,8 +78,15 @@ class TMRNet(Recognizer[TMRNetState]):
         self.variation = TemporalVariation(width, config.kernels, config.bank_len)
         self.query, self.value = nn.Linear(width, width), nn.Linear(width, width)
         self.key = nn.Linear(width, width, bias=False)
-        self.answer = nn.Sequential(nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width), nn.Dropout(config.attention_dropout))
-        self.head = nn.Sequential(nn.Linear(2 * width, width), nn.Dropout(config.dropout), nn.ReLU(), nn.Linear(width, config.n_phases))
+        self.answer = nn.Sequential(
+            nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width), nn.Dropout(config.attention_dropout)
+        )
+        self.head = nn.Sequential(
+            nn.Linear(2 * width, width),
+            nn.Dropout(config.dropout),
+            nn.ReLU(),
+            nn.Linear(width, config.n_phases),
+        )
 
     def initial_state(self, n_lanes: int) -> TMRNetState:
         config = self.config
@@ -81,9 +96,13 @@ class TMRNet(Recognizer[TMRNetState]):
     def temporal(self, features: Tensor, state: TMRNetState) -> Output[TMRNetState]:
         length, config = features.shape[1], self.config
         line, tail = join_window(state.features, features)
-        short = self.lstm(line, seen_in_window(state.frame_index, length, config.clip_frames, features.device))
+        short = self.lstm(
+            line, seen_in_window(state.frame_index, length, config.clip_frames, features.device)
+        )
         bank, bank_tail = join_window(state.bank, short.detach())
-        exists = seen_in_window(state.frame_index, length, config.bank_len + 1, features.device)[..., :-1].flip(-1)  # newest first
+        exists = seen_in_window(state.frame_index, length, config.bank_len + 1, features.device)[
+            ..., :-1
+        ].flip(-1)  # newest first
         answer = self._ask(short, self.variation(bank[:, :-1], length), exists)
         logits = self.head(torch.cat([short, short + answer], dim=-1))
         return Output(logits, None, replace(state, features=tail, bank=full(bank_tail)).advance(length))
@@ -92,7 +111,9 @@ class TMRNet(Recognizer[TMRNetState]):
         """The non-local operator: short (b, l, d) asks bank (b, l, n, d), of which exists (b, l, n)."""
         carried_back = self.query(short) @ self.key.weight
         scores = torch.einsum("bld,blnd->bln", carried_back, bank) / bank.shape[-1] ** 0.5
-        weights = scores.masked_fill(~exists, torch.finfo(scores.dtype).min).softmax(-1) * exists  # an empty bank weighs nothing
+        weights = (
+            scores.masked_fill(~exists, torch.finfo(scores.dtype).min).softmax(-1) * exists
+        )  # an empty bank weighs nothing
         found = torch.einsum("bln,blnd->bld", weights, bank)
         return self.answer(F.linear(found, self.value.weight) + self.value.bias * exists[..., :1])
 
@@ -108,15 +129,21 @@ class TemporalVariation(nn.Module):
     def __init__(self, width: int, kernels: tuple[int, ...], bank_len: int) -> None:
         super().__init__()
         self.bank_len, self.reach = bank_len, max(kernels) // 2
-        self.convolutions = nn.ModuleList(nn.Conv1d(width, width, kernel, padding=kernel // 2) for kernel in kernels)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(width, width, kernel, padding=kernel // 2) for kernel in kernels
+        )
 
     def forward(self, line: Tensor, length: int) -> Tensor:
         """line (b, bank_len + l - 1, d), oldest first -> the banks of l frames (b, l, n, d), newest first."""
-        taps = [[line @ tap.T for tap in convolution.weight.unbind(-1)] for convolution in self._convolutions()]  # (b, t, d) per tap
+        taps = [
+            [line @ tap.T for tap in convolution.weight.unbind(-1)] for convolution in self._convolutions()
+        ]  # (b, t, d) per tap
         places = [(min(i, self.reach), min(self.bank_len - 1 - i, self.reach)) for i in range(self.bank_len)]
         values = {place: self._value(line, taps, *place) for place in set(places)}
         last = self.bank_len - 1
-        return torch.stack([values[place][:, last - i : last - i + length] for i, place in enumerate(places)], dim=2)
+        return torch.stack(
+            [values[place][:, last - i : last - i + length] for i, place in enumerate(places)], dim=2
+        )
 
     def _convolutions(self) -> list[nn.Conv1d]:
         return [convolution for convolution in self.convolutions if isinstance(convolution, nn.Conv1d)]

@@ -58,7 +58,10 @@ class TransSVNet(Recognizer[TransSVNetState]):
 
     def __init__(self, config: TransSVNetConfig) -> None:
         super().__init__(config)
-        known = TeCNOConfig.model_fields.keys() - {"backbone", "standardise"}  # features arrive encoded and standardised
+        known = TeCNOConfig.model_fields.keys() - {
+            "backbone",
+            "standardise",
+        }  # features arrive encoded and standardised
         settings = {name: value for name, value in dict(config).items() if name in known}
         self.tecno = TeCNO(TeCNOConfig(**{**settings, "d_feature": config.feature_width}))
         shape = (config.n_phases, config.n_heads, config.d_head, config.d_hidden)
@@ -72,24 +75,36 @@ class TransSVNet(Recognizer[TransSVNetState]):
     def temporal(self, features: Tensor, state: TransSVNetState) -> Output[TransSVNetState]:
         return self._ask(features, state, self.tecno.temporal(features, _memory_of_tecno(state)))
 
-    def temporal_in_training(self, features: Tensor, state: TransSVNetState, n_frames: Tensor) -> Output[TransSVNetState]:
+    def temporal_in_training(
+        self, features: Tensor, state: TransSVNetState, n_frames: Tensor
+    ) -> Output[TransSVNetState]:
         """TeCNO twice: with dropout for its own loss, and as it is live for the transformer and for what is
         carried on."""
         learning = self.tecno.temporal(features, _memory_of_tecno(state))
         with torch.no_grad(), at_rest(self.tecno):
             said = self.tecno.temporal(features, _memory_of_tecno(state))
-        return replace(self._ask(features, state, said), auxiliary={**learning.auxiliary, "tecno": learning.logits})
+        return replace(
+            self._ask(features, state, said), auxiliary={**learning.auxiliary, "tecno": learning.logits}
+        )
 
-    def _ask(self, features: Tensor, state: TransSVNetState, said: Output[TeCNOState]) -> Output[TransSVNetState]:
+    def _ask(
+        self, features: Tensor, state: TransSVNetState, said: Output[TeCNOState]
+    ) -> Output[TransSVNetState]:
         """The transformer's answers from what TeCNO has said to these frames."""
         recent, answers = windows(said.logits.detach(), state.answers)  # (b, l, n, k)
         recent = recent.flatten(0, 1)
         query = torch.tanh(self.embed(features)).flatten(0, 1)[:, None]  # (b l, 1, k)
         logits = self.decoder(query, self.encoder(recent, recent)).unflatten(0, features.shape[:2])[:, :, 0]
-        return Output(logits, None, replace(state, stages=said.state.stages, answers=answers).advance(features.shape[1]))
+        return Output(
+            logits, None, replace(state, stages=said.state.stages, answers=answers).advance(features.shape[1])
+        )
 
     def training_loss(
-        self, output: Output[TransSVNetState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+        self,
+        output: Output[TransSVNetState],
+        labels: Tensor,
+        target: Tensor,
+        class_weights: Tensor | None = None,
     ) -> Tensor | None:
         """Cross-entropy of every stage of TeCNO."""
         return cross_entropy_of(output.auxiliary.values(), labels, class_weights)
@@ -119,14 +134,18 @@ class NarrowLayer(nn.Module):
         self.width, self.n_heads = width, n_heads
         self.query, self.key, self.value = (nn.Linear(width, n_heads * d_head, bias=False) for _ in range(3))
         self.out = nn.Linear(n_heads * d_head, width, bias=False)
-        self.feed_forward = nn.Sequential(nn.Linear(width, d_hidden, bias=False), nn.ReLU(), nn.Linear(d_hidden, width, bias=False))
+        self.feed_forward = nn.Sequential(
+            nn.Linear(width, d_hidden, bias=False), nn.ReLU(), nn.Linear(d_hidden, width, bias=False)
+        )
 
     def forward(self, x: Tensor, source: Tensor) -> Tensor:
         """x (m, q, k) asks source (m, n, k): (m, q, k).
 
         Tokens are narrower than heads, so the products of a head's matrices are small, k x k, and attention
         runs on the tokens themselves: (x Wq)(s Wk)^T = x (Wq Wk^T) s^T, and P (s Wv) Wo = (P s)(Wv Wo)."""
-        query, key, value = (part.weight.unflatten(0, (self.n_heads, -1)) for part in (self.query, self.key, self.value))  # (h, p, k)
+        query, key, value = (
+            part.weight.unflatten(0, (self.n_heads, -1)) for part in (self.query, self.key, self.value)
+        )  # (h, p, k)
         pairs = torch.einsum("hpi,hpj->hij", query, key) / math.sqrt(query.shape[1])
         asked = torch.einsum("mqi,hij->mhqj", x, pairs)
         tokens = source[:, None].expand(-1, self.n_heads, -1, -1)

@@ -22,19 +22,29 @@ class DataSettings(Section):
     """Which videos, and how they come."""
 
     path: str | None = Field(None, description="A prepared dataset (a folder with dataset.json).")
-    split: str | None = Field(None, description="Split to train and validate on; null is the dataset's first. Test is never touched.")
+    split: str | None = Field(
+        None,
+        description="Split to train and validate on; null is the dataset's first. Test is never touched.",
+    )
     n_lanes: Positive = Field(4, description="Procedures that advance in parallel. Release: 1.")
     workers: Positive = Field(2, description="Threads that read ahead.")
     feature_dropout: Share = Field(
-        0.0, description="Share of feature values set to 0 in training, anew every epoch; for presence features, such as tools."
+        0.0,
+        description="Share of feature values set to 0 in training, anew every epoch; for presence features, such as tools.",
     )
     feature_jitter: NotNegative = Field(
-        0.0, description="Every feature of a procedure scaled and moved at random by so many deviations in training; for measured signals."
+        0.0,
+        description="Every feature of a procedure scaled and moved at random by so many deviations in training; for measured signals.",
     )
-    feature_grain: NotNegative = Field(0.0, description="Noise on every feature value in training, in deviations over its procedure.")
-    augment: AugmentConfig | None = Field(AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none.")
+    feature_grain: NotNegative = Field(
+        0.0, description="Noise on every feature value in training, in deviations over its procedure."
+    )
+    augment: AugmentConfig | None = Field(
+        AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none."
+    )
     allow_overlap: bool = Field(
-        False, description="Accept a published split with validation videos inside training; the epoch kept is then chosen on seen videos."
+        False,
+        description="Accept a published split with validation videos inside training; the epoch kept is then chosen on seen videos.",
     )
 
 
@@ -42,7 +52,9 @@ class LossSettings(Section):
     """The clip loss of section 3.6."""
 
     label_smoothing: Share = Field(0.1, description="Paper: 'with label smoothing', no value; release: 0.1.")
-    smooth_weight: NotNegative = Field(0.15, description="w_sm. Paper: 0.15; release: 1.0. 0 leaves the smoothness loss out.")
+    smooth_weight: NotNegative = Field(
+        0.15, description="w_sm. Paper: 0.15; release: 1.0. 0 leaves the smoothness loss out."
+    )
     transition_weight: NotNegative = Field(0.5, description="w_trans. Paper: 0.5; release: 1.0.")
     rise_s: float = Field(2.0, gt=0, description="sigma_L of the transition target, seconds. Paper: 2.")
     fall_s: float = Field(12.0, gt=0, description="sigma_R of the transition target, seconds. Paper: 12.")
@@ -52,21 +64,28 @@ class LossSettings(Section):
         "the old phase's last frame, cut at 3 sigma, boundaries between clips lost.",
     )
     class_weights: Literal["none", "inverse-sqrt", "median-frequency"] = Field(
-        "none", description="Weigh phases by the inverse root of their training frames, or by the median share over their own (TeCNO)."
+        "none",
+        description="Weigh phases by the inverse root of their training frames, or by the median share over their own (TeCNO).",
     )
 
 
 class OptimSettings(Section):
     """AdamW with warm-up and cosine decay."""
 
-    lr: float = Field(1e-4, gt=0, description="Learning rate of the temporal model. Paper: not given; release: 1e-4.")
+    lr: float = Field(
+        1e-4, gt=0, description="Learning rate of the temporal model. Paper: not given; release: 1e-4."
+    )
     backbone_lr: float = Field(5e-5, gt=0, description="Learning rate of the backbone. Release: 5e-5.")
     backbone_lr_decay: float = Field(
-        1.0, gt=0, le=1, description="Layer-wise rates: each backbone stage below the last learns slower by this factor; 1 for none."
+        1.0,
+        gt=0,
+        le=1,
+        description="Layer-wise rates: each backbone stage below the last learns slower by this factor; 1 for none.",
     )
     weight_decay: NotNegative = Field(0.01, description="AdamW's decay. Release: 0.01.")
     decay_on: Literal["matrices", "all"] = Field(
-        "matrices", description="What is decayed: matrices only (no norms, biases, scales), or all but A and D as in the release."
+        "matrices",
+        description="What is decayed: matrices only (no norms, biases, scales), or all but A and D as in the release.",
     )
     eps: float = Field(
         1e-18,
@@ -76,12 +95,19 @@ class OptimSettings(Section):
     )
     clip_norm: float = Field(1.0, gt=0, description="Largest gradient norm. Release: 1.0.")
     lr_step: Literal["update", "video"] = Field(
-        "update", description="What moves the learning rate along its schedule: every update, or every finished video as in the release."
+        "update",
+        description="What moves the learning rate along its schedule: every update, or every finished video as in the release.",
     )
     warmup_epochs: NotNegative = Field(2.0, description="Epochs of linear warm-up. Release: 10 of 50.")
-    final_lr_share: Share = Field(0.01, description="Learning rate at the end, as a share of the peak. Release: 0.1.")
-    clips_per_update: Positive = Field(1, description="TBPTT window: clips per update. Paper: 1, gradients stop there; release: 6.")
-    average_decay: Share = Field(0.0, description="Exponential moving average of the weights, per update; 0 for none.")
+    final_lr_share: Share = Field(
+        0.01, description="Learning rate at the end, as a share of the peak. Release: 0.1."
+    )
+    clips_per_update: Positive = Field(
+        1, description="TBPTT window: clips per update. Paper: 1, gradients stop there; release: 6."
+    )
+    average_decay: Share = Field(
+        0.0, description="Exponential moving average of the weights, per update; 0 for none."
+    )
 
 
 class RecognizerSettings(Section):
@@ -90,9 +116,13 @@ class RecognizerSettings(Section):
 
     name: str = Field(DEFAULT, description="surgicalmamba, or a peer such as tecno (docs/peers.md).")
     preset: str = Field(
-        "paper", description="Settings to start from: paper, release (model and recipe) or tiny. A peer takes its backbone from it."
+        "paper",
+        description="Settings to start from: paper, release (model and recipe) or tiny. A peer takes its backbone from it.",
     )
-    variant: str = Field("full", description="Row of the ablation table, such as full or without-z (VARIANTS); peers have none.")
+    variant: str = Field(
+        "full",
+        description="Row of the ablation table, such as full or without-z (VARIANTS); peers have none.",
+    )
     network: RecognizerConfig
 
     @model_validator(mode="before")
@@ -116,7 +146,9 @@ class RecognizerSettings(Section):
     @model_validator(mode="after")
     def _check(self) -> "RecognizerSettings":
         if not isinstance(self.network, network_of(self.name).config_class):
-            raise ValueError(f"the settings are a {type(self.network).__name__}, which {self.name} does not take.")
+            raise ValueError(
+                f"the settings are a {type(self.network).__name__}, which {self.name} does not take."
+            )
         return self
 
     @model_serializer
@@ -130,7 +162,9 @@ def merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, o
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
-        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = (
+            merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        )
     return merged
 
 
@@ -161,15 +195,32 @@ def in_one_section(values: Mapping[str, object]) -> dict[str, object]:
     old = {**{key: values[key] for key in ("preset", "variant") if key in values}, **model}
     new = {key: value for key, value in recognizer.items() if key != "settings"}
     merged = merge_recognizer(old, {**new, **(recognizer.get("settings") or {})})
-    rest = {key: value for key, value in values.items() if key not in ("preset", "variant", "model", "recognizer")}
+    rest = {
+        key: value for key, value in values.items() if key not in ("preset", "variant", "model", "recognizer")
+    }
     return {**({"recognizer": merged} if merged else {}), **rest}
 
 
-_RELEASE_AUGMENT = {"resize": 264, "scale": 0.05, "saturation": 0.0, "hue_deg": 0.0, "rgb_shift": 15.0, "probability": 0.5, "draw": "frame"}
+_RELEASE_AUGMENT = {
+    "resize": 264,
+    "scale": 0.05,
+    "saturation": 0.0,
+    "hue_deg": 0.0,
+    "rgb_shift": 15.0,
+    "probability": 0.5,
+    "draw": "frame",
+}
 RELEASE_TRAINING: dict[str, object] = {
     "data": {"n_lanes": 1, "augment": _RELEASE_AUGMENT},
     "loss": {"smooth_weight": 1.0, "transition_weight": 1.0, "target_scope": "clip"},
-    "optim": {"lr_step": "video", "warmup_epochs": 10, "final_lr_share": 0.1, "clips_per_update": 6, "decay_on": "all", "eps": 1e-8},
+    "optim": {
+        "lr_step": "video",
+        "warmup_epochs": 10,
+        "final_lr_share": 0.1,
+        "clips_per_update": 6,
+        "decay_on": "all",
+        "eps": 1e-8,
+    },
     "precision": "bf16",
     "select_by": "accuracy",
 }
@@ -201,26 +252,37 @@ class TrainConfig(Section):
         description="Checkpoint or run to fine-tune from, a folder or Hub id: every weight of it that fits the network by name and shape. "
         "backbone_weights are loaded after it.",
     )
-    backbone_weights: str | None = Field(None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch.")
+    backbone_weights: str | None = Field(
+        None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch."
+    )
     allow_random_frozen: bool = Field(
-        False, description="Accept frozen backbone stages without backbone_weights: they stay at random values. For tests."
+        False,
+        description="Accept frozen backbone stages without backbone_weights: they stay at random values. For tests.",
     )
     data: DataSettings = Field(DataSettings(), description="The prepared dataset.")
     loss: LossSettings = Field(LossSettings(), description="The objectives.")
     optim: OptimSettings = Field(OptimSettings(), description="The optimizer.")
     epochs: Positive = Field(50, description="Passes over the training videos. Release: 50 (AutoLaparo 100).")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Of initialisation, order and augmentation.")
-    precision: Literal["float32", "bf16"] = Field("float32", description="bf16 runs projections under autocast; state and solves stay so.")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="bf16 runs projections under autocast; state and solves stay so."
+    )
     device: str = Field("auto", description="auto, cpu, cuda or mps.")
     distributed: Literal["replicate", "shard"] = Field(
-        "replicate", description="With several processes: a whole model in each, or weights, gradients and moments split over them (FSDP)."
+        "replicate",
+        description="With several processes: a whole model in each, or weights, gradients and moments split over them (FSDP).",
     )
-    save_every: Positive = Field(200, description="Updates between two saved training states; every epoch ends with one too.")
+    save_every: Positive = Field(
+        200, description="Updates between two saved training states; every epoch ends with one too."
+    )
     validate_every: Positive | None = Field(
-        1, description="Epochs between two looks at the validation videos; the last always has one. null: none, the last epoch is kept."
+        1,
+        description="Epochs between two looks at the validation videos; the last always has one. null: none, the last epoch is kept.",
     )
     protocol: str = Field("strict", description="Protocol by which the best epoch is chosen.")
-    select_by: Literal["jaccard", "accuracy"] = Field("jaccard", description="Metric by which the best epoch is chosen. Release: accuracy.")
+    select_by: Literal["jaccard", "accuracy"] = Field(
+        "jaccard", description="Metric by which the best epoch is chosen. Release: accuracy."
+    )
     run: str = Field("runs/train", description="Folder of the run.")
 
     @property
@@ -237,7 +299,9 @@ class TrainConfig(Section):
 
     def for_network(self, name: str, **settings: object) -> "TrainConfig":
         """The same recipe for another network."""
-        return self.with_(recognizer=merge_recognizer(self.recognizer.model_dump(), {"name": name, **settings}))
+        return self.with_(
+            recognizer=merge_recognizer(self.recognizer.model_dump(), {"name": name, **settings})
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -285,7 +349,11 @@ def setting_rows(section: Section, prefix: str = "") -> Iterator[SettingRow]:
         if isinstance(value, RecognizerConfig):  # its settings stand beside the network's name
             yield from setting_rows(value, prefix)
             continue
-        choices = [t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type) and issubclass(t, Section)]
+        choices = [
+            t
+            for t in (field.annotation, *get_args(field.annotation))
+            if isinstance(t, type) and issubclass(t, Section)
+        ]
         if not choices:
             yield SettingRow(prefix + name, _as_yaml(value), field.description or "")
             continue
@@ -305,4 +373,3 @@ def markdown_table(rows: Iterator[SettingRow]) -> str:
     """The rows as a Markdown table."""
     lines = ["| Setting | Default | What it is |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| `{row.name}` | {row.default} | {row.description} |" for row in rows)])
-

@@ -112,7 +112,9 @@ def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
     try:
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     except ImportError:
-        raise ConfigError("distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade.") from None
+        raise ConfigError(
+            "distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade."
+        ) from None
     units = model.shard_units()
     # We change no output in place, which is what this warns of.
     warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
@@ -176,4 +178,3 @@ def whole_copy(model: AnyRecognizer, keep: bool) -> AnyRecognizer | None:
         copy = type(model)(model.config)
     copy.load_state_dict(weights, assign=True)
     return copy
-

@@ -78,13 +78,17 @@ def content_dependence(planes: Planes) -> float:
     n, r = planes.U.shape[-2:]
     identity = torch.eye(n, dtype=torch.float64)
     squares, total = 0.0, torch.zeros(())
-    for U, V, theta in zip(*(part.double().split(CHUNKS_AT_ONCE) for part in (planes.U, planes.V, planes.theta)), strict=True):
+    for U, V, theta in zip(
+        *(part.double().split(CHUNKS_AT_ONCE) for part in (planes.U, planes.V, planes.theta)), strict=True
+    ):
         turn = regram(identity, U, V, theta, faster_form(n, r)) - identity  # (c, h, n, n)
         squares += float(turn.square().sum())
         total = total + turn.sum(0)
     if squares == 0:
         return math.nan
-    common = float((total / m).square().sum()) / (squares / m)  # share of the turns that all chunks have in common
+    common = float((total / m).square().sum()) / (
+        squares / m
+    )  # share of the turns that all chunks have in common
     return math.sqrt(2 * m / (m - 1) * max(0.0, 1 - common))
 
 
@@ -123,14 +127,20 @@ class BoundaryFrames:
     """Inside phases and after boundaries, as `around_boundaries` has it."""
 
 
-def boundary_frames(labels: Sequence[IntArray], targets: Sequence[FloatArray], fps: float, rise_s: float, fall_s: float) -> BoundaryFrames:
+def boundary_frames(
+    labels: Sequence[IntArray], targets: Sequence[FloatArray], fps: float, rise_s: float, fall_s: float
+) -> BoundaryFrames:
     """The frames of these videos, given the labels and the transition target of each."""
     around = [around_boundaries(part, fps, rise_s, fall_s) for part in labels]
     inside, after = (np.concatenate(parts) for parts in zip(*around, strict=True))
-    return BoundaryFrames(np.concatenate(targets).astype(np.float64), np.concatenate(labels) != UNLABELLED, inside, after)
+    return BoundaryFrames(
+        np.concatenate(targets).astype(np.float64), np.concatenate(labels) != UNLABELLED, inside, after
+    )
 
 
-def around_boundaries(labels: IntArray, fps: float, rise_s: float, fall_s: float) -> tuple[BoolArray, BoolArray]:
+def around_boundaries(
+    labels: IntArray, fps: float, rise_s: float, fall_s: float
+) -> tuple[BoolArray, BoolArray]:
     """Samples beyond the reach of every burst, and samples from a boundary to sigma_R after it."""
     time_s = np.arange(len(labels)) / fps
     inside, at = np.ones(len(labels), bool), np.zeros(len(labels), bool)
@@ -245,7 +255,9 @@ class Inside:
         found = {}
         for name, rotator in self.rotators.items():
             if kept := self.chunks[name].kept:
-                U, V, theta = type(rotator).factors(rotator, torch.stack(kept))  # the method itself, which records nothing
+                U, V, theta = type(rotator).factors(
+                    rotator, torch.stack(kept)
+                )  # the method itself, which records nothing
                 found[name] = Planes(U.cpu(), V.cpu(), theta.cpu())
         return found
 
@@ -297,7 +309,11 @@ class Measured:
         left out."""
         parts: dict[str, RotationMeasures | IntensityMeasures] = {**self.rotations}
         parts |= {f"intensity{block}": measures for block, measures in enumerate(self.intensities)}
-        named = {f"{part}.{name}": value for part, measures in parts.items() for name, value in asdict(measures).items()}
+        named = {
+            f"{part}.{name}": value
+            for part, measures in parts.items()
+            for name, value in asdict(measures).items()
+        }
         return {name: value for name, value in named.items() if not math.isnan(value)}
 
     def line(self) -> str:
@@ -305,16 +321,21 @@ class Measured:
         over blocks."""
         parts = []
         for group in ("slow", "fast", "head"):
-            paths = [measures for name, measures in self.rotations.items() if name.rstrip("0123456789") == group]
+            paths = [
+                measures for name, measures in self.rotations.items() if name.rstrip("0123456789") == group
+            ]
             if paths:
-                median, high, content = (_mean_of(paths, name) for name in ("theta_q50", "theta_q90", "content_dependence"))
+                median, high, content = (
+                    _mean_of(paths, name) for name in ("theta_q50", "theta_q90", "content_dependence")
+                )
                 parts.append(f"{group} theta {median:.2g}/{high:.2g} content {content:.2f}")
         if self.intensities:
-            precision, chance = (_mean_of(self.intensities, name) for name in ("average_precision", "boundary_share"))
+            precision, chance = (
+                _mean_of(self.intensities, name) for name in ("average_precision", "boundary_share")
+            )
             parts.append(f"intensity AP {precision:.2f} (chance {chance:.2f})")
         return ", ".join(parts)
 
 
 def _mean_of(measures: Sequence[RotationMeasures] | Sequence[IntensityMeasures], name: str) -> float:
     return sum(float(getattr(one, name)) for one in measures) / len(measures)
-

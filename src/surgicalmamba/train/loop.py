@@ -34,7 +34,10 @@ def parameter_groups(model: nn.Module, settings: OptimSettings) -> list[dict[str
         if parameter.requires_grad:
             decay = settings.weight_decay if _is_decayed(name, parameter, settings.decay_on) else 0.0
             groups.setdefault((_learning_rate(name, settings), decay), []).append(parameter)
-    return [{"params": members, "lr": lr, "initial_lr": lr, "weight_decay": decay} for (lr, decay), members in groups.items()]
+    return [
+        {"params": members, "lr": lr, "initial_lr": lr, "weight_decay": decay}
+        for (lr, decay), members in groups.items()
+    ]
 
 
 def adamw(model: nn.Module, settings: OptimSettings) -> torch.optim.AdamW:
@@ -116,12 +119,16 @@ class Clip:
     loss: ClipLoss
 
 
-def explain(model: AnyRecognizer, objective: Objective, window: Sequence[Clip], update: int) -> NonFiniteError:
+def explain(
+    model: AnyRecognizer, objective: Objective, window: Sequence[Clip], update: int
+) -> NonFiniteError:
     """Why the loss of a window is not finite. `model` must be whole; the clips are run again in order."""
     for clip in window:
         try:
             with torch.no_grad():
-                model.forward_features(clip.features, clip.before, torch.from_numpy(clip.batch.n_frames).to(clip.features.device))
+                model.forward_features(
+                    clip.features, clip.before, torch.from_numpy(clip.batch.n_frames).to(clip.features.device)
+                )
         except NonFiniteError as error:
             return NonFiniteError(f"{error} {place(clip.batch, error.lane, update)}", error.lane)
     for clip in window:
@@ -136,7 +143,11 @@ def _broken_term(objective: Objective, clip: Clip, lane: int) -> str | None:
     """The first term of the loss that one lane makes infinite, and the block it is read from."""
     one = slice(lane, lane + 1)
     intensity = clip.output.intensity_logits
-    alone = Output(clip.output.logits[one].detach(), None if intensity is None else intensity[one].detach(), clip.output.state)
+    alone = Output(
+        clip.output.logits[one].detach(),
+        None if intensity is None else intensity[one].detach(),
+        clip.output.state,
+    )
     sums = objective.of_clip(alone, clip.labels[one], clip.target[one]).sums
     for name, value in zip(TERMS, sums, strict=False):  # a loss of the network's own cannot be had by lane
         if not torch.isfinite(value):
@@ -144,7 +155,9 @@ def _broken_term(objective: Objective, clip: Clip, lane: int) -> str | None:
                 return f"the {name} loss is not finite, from logits of the head up to {float(alone.logits.abs().max()):.3g}"
             largest = alone.intensity_logits.abs().amax((0, 1))
             block, size = int(largest.argmax()), float(largest.max())
-            return f"the transition loss is not finite, from intensity logits of block {block} up to {size:.3g}"
+            return (
+                f"the transition loss is not finite, from intensity logits of block {block} up to {size:.3g}"
+            )
     return None
 
 
@@ -153,7 +166,9 @@ def gradient_error(broken: str, window: Sequence[Clip], update: int) -> NonFinit
     part in it."""
     part = part_of_name(broken)
     places = "; ".join(_spans(clip.batch, None) for clip in window)
-    return NonFiniteError(f"the gradient of {broken!r} in {part} is not finite. It comes from {places}; update {update}.")
+    return NonFiniteError(
+        f"the gradient of {broken!r} in {part} is not finite. It comes from {places}; update {update}."
+    )
 
 
 def place(batch: ClipBatch, lane: int | None, update: int) -> str:
@@ -164,7 +179,9 @@ def place(batch: ClipBatch, lane: int | None, update: int) -> str:
 def _spans(batch: ClipBatch, lane: int | None) -> str:
     clip_len = batch.labels.shape[1]
     if lane is None:
-        return ", ".join(_spans(batch, number) for number, video in enumerate(batch.videos) if video is not None)
+        return ", ".join(
+            _spans(batch, number) for number, video in enumerate(batch.videos) if video is not None
+        )
     first, n = int(batch.first_sample[lane]), int(batch.is_frame[lane].sum())
     return f"video {batch.videos[lane]}, clip {first // clip_len + 1} (samples {first} to {first + n - 1})"
 
@@ -233,14 +250,26 @@ class Trainer:
         n_frames = torch.from_numpy(batch.n_frames).to(self.device)
         self._draw_anew()
         try:
-            with torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext():
+            with (
+                torch.autocast(self.device.type, torch.bfloat16)
+                if self.autocast
+                else contextlib.nullcontext()
+            ):
                 features = self._features(inputs)
                 output = self._temporal(features, before, n_frames)
         except NonFiniteError as error:
             raise NonFiniteError(f"{error} {place(batch, error.lane, self.update)}", error.lane) from None
         self.lanes = output.state
         own = self.model.training_loss(output, labels, target, self.objective.class_weights)
-        return Clip(batch, features, before, output, labels, target, self.objective.of_clip(output, labels, target, own))
+        return Clip(
+            batch,
+            features,
+            before,
+            output,
+            labels,
+            target,
+            self.objective.of_clip(output, labels, target, own),
+        )
 
     def _length(self, batch: ClipBatch) -> int:
         """Frames of a clip that are worth computing: as many as the longest lane of all processes has, for
@@ -270,7 +299,9 @@ class Trainer:
 
     def _step(self, window: list[Clip]) -> dict[str, float]:
         """One optimizer update from the clips of a window; the lanes' history ends here."""
-        loss, terms = self.objective.total(sum((clip.loss for clip in window[1:]), window[0].loss), self.world)
+        loss, terms = self.objective.total(
+            sum((clip.loss for clip in window[1:]), window[0].loss), self.world
+        )
         if not torch.isfinite(terms).all():
             with self.whole_model(in_every_process=True) as model:
                 raise explain(model, self.objective, window, self.update)
@@ -309,9 +340,13 @@ class Trainer:
         """The share of the peak for this update, which is over the last `n_clips` clips."""
         settings, n_videos = self.settings, self.loader.n_videos
         if settings.lr_step == "update":
-            return learning_rate_share(self.update, self.n_updates, self.warmup_updates(), settings.final_lr_share)
+            return learning_rate_share(
+                self.update, self.n_updates, self.warmup_updates(), settings.final_lr_share
+            )
         ended = self.epoch * n_videos + self.loader.videos_ended(self.loader.step - n_clips)
-        return learning_rate_share(ended, self.epochs * n_videos, round(settings.warmup_epochs * n_videos), settings.final_lr_share)
+        return learning_rate_share(
+            ended, self.epochs * n_videos, round(settings.warmup_epochs * n_videos), settings.final_lr_share
+        )
 
     @contextlib.contextmanager
     def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[AnyRecognizer]:
@@ -346,14 +381,22 @@ class Trainer:
                 keep(f"optim.{moment}.{name}", value)
         for name, value in ({} if self.average is None else self.average.values).items():
             keep(f"average.{name}", value)
-        values: dict[str, object] = {"update": self.update, "loader": self.loader.state_dict(), "frame_index": None}
+        values: dict[str, object] = {
+            "update": self.update,
+            "loader": self.loader.state_dict(),
+            "frame_index": None,
+        }
         values["n_lanes"] = self.loader.n_lanes * self.world.size
         if self.lanes is not None:  # of all processes, so that any number of them can go on
             room = torch.tensor([self.lanes.length], device=self.device)
-            lanes = self.lanes.with_length(int(self.world.join(room).max()))  # processes may have got further than others
+            lanes = self.lanes.with_length(
+                int(self.world.join(room).max())
+            )  # processes may have got further than others
             for i, value in enumerate(lanes.tensors()):
                 keep(f"lanes.{i}", self.world.join(value))
-            values["frame_index"] = self.world.join(torch.tensor(self.lanes.frame_index, device=self.device)).tolist()
+            values["frame_index"] = self.world.join(
+                torch.tensor(self.lanes.frame_index, device=self.device)
+            ).tolist()
         return RunState(tensors, values)
 
     @torch.no_grad()
@@ -363,9 +406,16 @@ class Trainer:
         for name, value in self.model.state_dict().items():
             value.copy_(part_of(tensors[f"model.{name}"], value))
         for name, parameter in self.model.named_parameters():
-            moments = {key.split(".")[1]: t for key, t in tensors.items() if key.startswith("optim.") and key.split(".", 2)[2] == name}
+            moments = {
+                key.split(".")[1]: t
+                for key, t in tensors.items()
+                if key.startswith("optim.") and key.split(".", 2)[2] == name
+            }
             if moments:
-                moments = {key: t.reshape(()) if key == "step" else part_of(t, parameter) for key, t in moments.items()}
+                moments = {
+                    key: t.reshape(()) if key == "step" else part_of(t, parameter)
+                    for key, t in moments.items()
+                }
                 self.optimizer.state[parameter] = moments
         if self.average is not None:
             for name, value in self.average.values.items():
@@ -375,8 +425,10 @@ class Trainer:
         self.lanes = None
         if values["frame_index"] is not None:
             frame_index: list[int] = values["frame_index"]  # type: ignore[assignment]
-            parts = iter(tensors[f"lanes.{i}"].to(self.device) for i in range(sum(name.startswith("lanes.") for name in tensors)))
+            parts = iter(
+                tensors[f"lanes.{i}"].to(self.device)
+                for i in range(sum(name.startswith("lanes.") for name in tensors))
+            )
             lanes = self.model.initial_state(len(frame_index)).map(lambda _: next(parts)).at(frame_index)
             first = self.world.rank * self.loader.n_lanes
             self.lanes = lanes.select(range(first, first + self.loader.n_lanes))
-

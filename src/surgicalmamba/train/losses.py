@@ -26,7 +26,11 @@ def masked_cross_entropy(
     if not (labels != UNLABELLED).any():
         return logits.sum() * 0.0
     return F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), class_weights, ignore_index=UNLABELLED, label_smoothing=label_smoothing
+        logits.flatten(0, 1),
+        labels.flatten(),
+        class_weights,
+        ignore_index=UNLABELLED,
+        label_smoothing=label_smoothing,
     )
 
 

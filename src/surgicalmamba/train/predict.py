@@ -23,7 +23,9 @@ from surgicalmamba.model.checkpoint import best_of, load
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
 
 
-def features_of(model: AnyRecognizer, video: PreparedVideo, start: int, stop: int, device: torch.device) -> Tensor:
+def features_of(
+    model: AnyRecognizer, video: PreparedVideo, start: int, stop: int, device: torch.device
+) -> Tensor:
     """Features (1, l, d) of samples start to stop: stored ones, or the backbone's."""
     if video.kind == "features":
         return torch.from_numpy(np.array(video.features[start:stop]))[None].to(device)
@@ -33,13 +35,18 @@ def features_of(model: AnyRecognizer, video: PreparedVideo, start: int, stop: in
     draws = transform.draw(np.random.default_rng(0), stop - start)
     for i in range(stop - start):
         transform.apply(read_frame(video, start + i, transform.decode_side), draws[i], frames[i])
-    pixels = normalise(torch.from_numpy(frames).to(device), model.config.backbone.mean_rgb, model.config.backbone.std_rgb)
+    pixels = normalise(
+        torch.from_numpy(frames).to(device), model.config.backbone.mean_rgb, model.config.backbone.std_rgb
+    )
     return model.encode(pixels)[None]
 
 
 @torch.inference_mode()
 def predict_video(
-    model: AnyRecognizer, video: PreparedVideo, device: torch.device, observe: Callable[[Output[Any]], None] | None = None
+    model: AnyRecognizer,
+    video: PreparedVideo,
+    device: torch.device,
+    observe: Callable[[Output[Any]], None] | None = None,
 ) -> VideoPrediction:
     """One video from its first sample to its last. Frame by frame gives the same numbers; clips are only
     faster.
@@ -81,9 +88,13 @@ class Predictor:
         dataset = PreparedDataset.open(data)
         if model.config.phases is not None and model.config.phases != dataset.phases:
             known, found = ", ".join(model.config.phases), ", ".join(dataset.phases)
-            raise DataError(f"{checkpoint} was trained for phases {known}; {data} has {found}. Use a dataset with the same phases.")
+            raise DataError(
+                f"{checkpoint} was trained for phases {known}; {data} has {found}. Use a dataset with the same phases."
+            )
         if dataset.kind == "features" and dataset.d_feature != model.feature_width:
-            widths = f"{data} has features of width {dataset.d_feature}, {checkpoint} takes {model.feature_width}"
+            widths = (
+                f"{data} has features of width {dataset.d_feature}, {checkpoint} takes {model.feature_width}"
+            )
             raise DataError(f"{widths}; prepare them with the same backbone.")
         weights = Path(source) / "model.safetensors"
         digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None
@@ -99,7 +110,9 @@ class Predictor:
         file = self.file_of(video)
         if file.is_file():
             return file
-        return write_predictions(self.out, video.id, predict_video(self.model, video, self.device), self.vocabulary)
+        return write_predictions(
+            self.out, video.id, predict_video(self.model, video, self.device), self.vocabulary
+        )
 
     @property
     def vocabulary(self) -> PhaseVocabulary:
@@ -154,7 +167,9 @@ class Worker:
     def predict(self, video: str, weights_sha256: str | None) -> str | None:
         """Write a video's file; what went wrong, or None."""
         if self._predictor.info.checkpoint_sha256 != weights_sha256:
-            return "the checkpoint read on this worker is another one; put it at the same path on every machine."
+            return (
+                "the checkpoint read on this worker is another one; put it at the same path on every machine."
+            )
         try:
             self._predictor.predict(self._videos[video])
         except SurgicalMambaError as error:
@@ -164,7 +179,9 @@ class Worker:
         return None
 
 
-def predict_on_ray(predictor: Predictor, checkpoint: str, split: str, device: str, settings: RaySettings) -> Iterator[Path]:
+def predict_on_ray(
+    predictor: Predictor, checkpoint: str, split: str, device: str, settings: RaySettings
+) -> Iterator[Path]:
     """Predict the videos that have no file yet; files are handed out as they come. Failures are told at the
     end, by video."""
     waiting = []
@@ -182,7 +199,9 @@ def predict_on_ray(predictor: Predictor, checkpoint: str, split: str, device: st
         source = str(folder.resolve()) if folder.exists() else checkpoint
         paths = (source, str(predictor.dataset.folder.resolve()), split, str(predictor.out.resolve()))
         failures: list[str] = []
-        for name, problem in _share_out(ray, _start(ray, settings, device, paths, len(waiting)), waiting, predictor.info.checkpoint_sha256):
+        for name, problem in _share_out(
+            ray, _start(ray, settings, device, paths, len(waiting)), waiting, predictor.info.checkpoint_sha256
+        ):
             if problem is None:
                 yield predictor.out / f"{name}.csv"
             else:
@@ -201,10 +220,14 @@ def _connect(settings: RaySettings, n_videos: int) -> Any:
     try:
         import ray
     except ImportError:
-        raise ConfigError("--ray needs Ray, which is not installed: pip install 'surgicalmamba[ray]'.") from None
+        raise ConfigError(
+            "--ray needs Ray, which is not installed: pip install 'surgicalmamba[ray]'."
+        ) from None
     try:
         if settings.address == LOCAL:
-            os.environ.setdefault("RAY_worker_niceness", "0")  # by default its workers give way to everything else on the machine
+            os.environ.setdefault(
+                "RAY_worker_niceness", "0"
+            )  # by default its workers give way to everything else on the machine
             n_workers = min(settings.workers or max(1, (os.cpu_count() or 1) // settings.threads), n_videos)
             ray.init(
                 address=LOCAL,
@@ -218,22 +241,30 @@ def _connect(settings: RaySettings, n_videos: int) -> Any:
             ray.init(address=settings.address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"no Ray cluster answers at {settings.address!r} ({reason}); check the address, or use --ray alone.") from None
+        raise ConfigError(
+            f"no Ray cluster answers at {settings.address!r} ({reason}); check the address, or use --ray alone."
+        ) from None
     return ray
 
 
-def _start(ray: Any, settings: RaySettings, device: str, paths: tuple[str, str, str, str], n_videos: int) -> list[Any]:
+def _start(
+    ray: Any, settings: RaySettings, device: str, paths: tuple[str, str, str, str], n_videos: int
+) -> list[Any]:
     """As many workers as were asked for, or as the cluster has CPUs (or GPUs) for; one that dies is started
     again for the next video."""
     resources = ray.cluster_resources()
     n_gpus = int(resources.get("GPU", 0)) if device in ("auto", "cuda") else 0
     room = n_gpus or int(resources.get("CPU", 1)) // settings.threads
     n_workers = max(1, min(settings.workers or room, n_videos))
-    remote = ray.remote(Worker).options(num_cpus=settings.threads, num_gpus=1 if n_gpus else 0, max_restarts=-1)
+    remote = ray.remote(Worker).options(
+        num_cpus=settings.threads, num_gpus=1 if n_gpus else 0, max_restarts=-1
+    )
     return [remote.remote(*paths, device, settings.threads) for _ in range(n_workers)]
 
 
-def _share_out(ray: Any, workers: list[Any], videos: list[str], sha256: str | None) -> Iterator[tuple[str, str | None]]:
+def _share_out(
+    ray: Any, workers: list[Any], videos: list[str], sha256: str | None
+) -> Iterator[tuple[str, str | None]]:
     """Give each free worker the next video; yield each video's name with its problem, or None."""
     waiting, free = list(reversed(videos)), list(workers)
     busy: dict[Any, tuple[Any, str]] = {}
@@ -255,4 +286,3 @@ def _share_out(ray: Any, workers: list[Any], videos: list[str], sha256: str | No
 
 def _last_line(error: Exception) -> str:
     return str(error).strip().splitlines()[-1].strip()
-

@@ -90,14 +90,18 @@ def resume(run: Path, watcher: Watcher | None = None) -> Result:
 def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
     """The config with its split named, and the prepared dataset. Training and validation may not share a video."""
     if config.data.path is None:
-        raise ConfigError("data.path is missing: give a prepared dataset, such as data.path=prepared/cholec80-tools.")
+        raise ConfigError(
+            "data.path is missing: give a prepared dataset, such as data.path=prepared/cholec80-tools."
+        )
     dataset = PreparedDataset.open(config.data.path)
     split = config.data.split or next(iter(dataset.splits), "paper")
     train_ids = {video.id for video in dataset.split(split, "train")}
     shared = sorted(train_ids & set(dataset.splits[split].get("val", ())))
     if shared and not config.data.allow_overlap:
         problem = f"split {split!r} of {dataset.folder} has {shared[0]} in both train and val"
-        raise ConfigError(f"{problem}; use another split, or data.allow_overlap=true to repeat a published one.")
+        raise ConfigError(
+            f"{problem}; use another split, or data.allow_overlap=true to repeat a published one."
+        )
     return config.with_(data=config.data.with_(split=split)), dataset
 
 
@@ -106,7 +110,11 @@ def fit_network(config: TrainConfig, dataset: PreparedDataset) -> TrainConfig:
     stored = dataset.manifest.settings
     prepared = {key: stored[key] for key in ("box", "size", "jpeg_quality", "sampling") if key in stored}
     preprocess = PreprocessConfig().with_(**prepared, fps=str(dataset.fps))
-    changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases, "preprocess": preprocess}
+    changes: dict[str, object] = {
+        "n_phases": len(dataset.phases),
+        "phases": dataset.phases,
+        "preprocess": preprocess,
+    }
     if dataset.kind == "features":
         changes |= {"backbone": None, "d_feature": dataset.d_feature}
     elif config.network.backbone is None:
@@ -129,7 +137,11 @@ def check_network(config: TrainConfig) -> None:
 
 
 def build_trainer(
-    config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World, watcher: Watcher | None = None
+    config: TrainConfig,
+    dataset: PreparedDataset,
+    device: torch.device,
+    world: World,
+    watcher: Watcher | None = None,
 ) -> Trainer:
     """Every part of a run, from seeds and settings alone."""
     torch.manual_seed(config.seed)
@@ -209,7 +221,12 @@ def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
 
 
 def _train(
-    config: TrainConfig, dataset: PreparedDataset, run: Path, device: torch.device, world: World, watcher: Watcher
+    config: TrainConfig,
+    dataset: PreparedDataset,
+    run: Path,
+    device: torch.device,
+    world: World,
+    watcher: Watcher,
 ) -> Result:
     state = load_state(run)
     start = config
@@ -250,7 +267,9 @@ def _train(
             try:
                 trainer.run_epoch(after_update)
             except NonFiniteError as error:
-                raise NonFiniteError(f"{error} The last good state is {_last_state(run, 'the start')}.") from None
+                raise NonFiniteError(
+                    f"{error} The last good state is {_last_state(run, 'the start')}."
+                ) from None
             every = config.validate_every
             if every is None or (trainer.epoch % every and trainer.epoch < config.epochs):
                 history.append({})
@@ -301,11 +320,16 @@ def _validate(
         info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
         write_run(run / "best" / "val", info)
     loss, fps, labels = config.loss, float(dataset.fps), [video.labels for video in videos]
-    targets = [target_of(torch.from_numpy(part.copy()), loss, fps, config.network.clip_len).numpy() for part in labels]
+    targets = [
+        target_of(torch.from_numpy(part.copy()), loss, fps, config.network.clip_len).numpy()
+        for part in labels
+    ]
     return scores, inside.measure(boundary_frames(labels, targets, fps, loss.rise_s, loss.fall_s))
 
 
-def _save_models(config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, chosen: bool) -> None:
+def _save_models(
+    config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, chosen: bool
+) -> None:
     """Write `last`; and, where validation has chosen no epoch, the last one as `best`."""
     about = provenance(config, dataset, config.epochs - 1)
     with trainer.whole_model() as model:
@@ -318,7 +342,10 @@ def _save_models(config: TrainConfig, dataset: PreparedDataset, trainer: Trainer
 
 
 def summary(
-    videos: list[PreparedVideo], predicted: dict[str, NDArray[np.int64]], dataset: PreparedDataset, protocol: str
+    videos: list[PreparedVideo],
+    predicted: dict[str, NDArray[np.int64]],
+    dataset: PreparedDataset,
+    protocol: str,
 ) -> dict[str, float]:
     """Mean accuracy, precision, recall and Jaccard of a set of videos under a protocol, in percent."""
     labels, phases = [video.labels for video in videos], [predicted[video.id] for video in videos]

@@ -35,7 +35,9 @@ def save_state(run: Path, update: int, state: RunState) -> None:
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-        save_file({name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}, part / TENSOR_FILE)
+        save_file(
+            {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}, part / TENSOR_FILE
+        )
         (part / STATE_FILE).write_text(json.dumps(state.values), encoding="utf-8")
         for file in (part / TENSOR_FILE, part / STATE_FILE):
             _flush(file)
