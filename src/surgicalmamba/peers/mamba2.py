@@ -45,9 +45,8 @@ class Mamba2Config(RecognizerConfig):
     @model_validator(mode="after")
     def _check_heads(self) -> "Mamba2Config":
         if self.expand * self.d_model % self.d_head:
-            raise ValueError(
-                f"d_head={self.d_head} does not divide the inner width {self.expand * self.d_model} (expand x d_model)."
-            )
+            inner = f"the inner width {self.expand * self.d_model} (expand x d_model)"
+            raise ValueError(f"d_head={self.d_head} does not divide {inner}.")
         return self
 
     @property
@@ -78,8 +77,7 @@ class ControlBlock(nn.Module):
 
 
 class UpstreamBlock(nn.Module):
-    """x + out_proj(RMSNorm(y SiLU(gate))), y the scan of a projection that gives [gate, x, B, C, dt] at
-    once."""
+    """x + out_proj(RMSNorm(y SiLU(gate))), y the scan of one projection to [gate, x, B, C, dt]."""
 
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()
@@ -103,18 +101,15 @@ class UpstreamBlock(nn.Module):
         convolved, tail = self.conv(convolved, state.conv_tail)
         x, B, C = full(F.silu(convolved)).split(self.parts, dim=-1)
         x = x.unflatten(-1, (self.n_heads, self.d_head))  # (b, l, h, p)
-        B, C = (
-            each[:, :, None].expand(-1, -1, self.n_heads, -1) for each in (B, C)
-        )  # one group for all heads
-        y, ssm = scan(
-            x, F.softplus(full(dt_raw) + self.dt_bias), -torch.exp(full(self.A_log)), B, C, state.ssm
-        )
+        B, C = (each[:, :, None].expand(-1, -1, self.n_heads, -1) for each in (B, C))  # shared by all heads
+        dt, A = F.softplus(full(dt_raw) + self.dt_bias), -torch.exp(full(self.A_log))
+        y, ssm = scan(x, dt, A, B, C, state.ssm)
         y = (y + self.D[:, None] * x).flatten(-2)
         return u + self.out_proj(self.out_norm(y * F.silu(gate)).to(u.dtype)), PathState(ssm, tail, None)
 
 
 class VanillaMamba2(Recognizer[Mamba2State]):
-    """What the dual path, the rotation and the intensity of SurgicalMamba are to be compared with."""
+    """The baseline for the dual path, the rotation and the intensity of SurgicalMamba."""
 
     name = "mamba2"
     config_class = Mamba2Config
@@ -144,5 +139,5 @@ class VanillaMamba2(Recognizer[Mamba2State]):
         for block, before in zip(self.blocks, state.blocks, strict=True):
             x, block_state = block(x, before)
             after.append(block_state)
-        moved = Mamba2State(state.frame_index, tuple(after)).advance(features.shape[1])
-        return Output(self.classifier(self.norm(x)), None, moved)
+        next_state = Mamba2State(state.frame_index, tuple(after)).advance(features.shape[1])
+        return Output(self.classifier(self.norm(x)), None, next_state)

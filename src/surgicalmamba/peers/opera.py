@@ -5,9 +5,9 @@ regularisation that turns attention away from frames which the features alone mi
 repository never received code.
 Uncertain: width 64, feed-forward width 256, dropout 0.1, normalisation after each sum, no positional code and
 the exact form and weight of the regularisation follow a later port, not the authors.
-Changed: keys and values of every layer are kept, so a frame costs one pass over its own token and a look at T
-cached ones. The regularisation looks at the frames of the call, whose labels are at hand; frames attended
-from earlier calls are left out of it."""
+Changed: keys and values of every layer are kept, so a frame costs one token and attention to T cached ones.
+The regularisation covers the frames of the call, whose labels are available; attention to frames of earlier
+calls is left out of it."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -76,17 +76,14 @@ class OperA(Recognizer[OperAState]):
         length = features.shape[1]
         x = self.embed(features)
         mask = mask_of(visible_in_cache(state.frame_index, length, state.length).to(features.device), x)
-        auxiliary = (
-            self._auxiliary(features, x, state, mask)
-            if self.training and self.config.attention_weight
-            else {}
-        )
+        regularised = self.training and self.config.attention_weight
+        auxiliary = self._auxiliary(features, x, state, mask) if regularised else {}
         x, cache = attend_to_all(self.layers, x, state.cache, state.frame_index, mask)
         return Output(self.classifier(x), None, replace(state, cache=cache).advance(length), auxiliary)
 
     def _auxiliary(self, features: Tensor, x: Tensor, state: OperAState, mask: Tensor) -> dict[str, Tensor]:
-        """What the regularisation needs: the first layer's attention among the frames of this call, and what
-        features alone say."""
+        """What the regularisation needs: the first layer's attention among the frames of this call, and the
+        logits of the features alone."""
         first = self.layers[0]
         assert isinstance(first, TransformerLayer)
         weights = first.attention.weights(x, x, state.cache[:, :, 0], mask)
@@ -95,9 +92,9 @@ class OperA(Recognizer[OperAState]):
     def training_loss(
         self, output: Output[OperAState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
     ) -> Tensor | None:
-        """The cross-entropy of the frame classifier, mean, plus attention regularisation: the same
-        cross-entropy weighed by the attention a frame receives, over the number of frames that may look at
-        it, so that hard frames are attended less."""
+        """The mean cross-entropy of the frame classifier, plus the attention regularisation: the same
+        cross-entropy weighted by the attention a frame receives, divided by the number of frames that may
+        attend to it, so that hard frames get less attention."""
         if not output.auxiliary:
             return None
         labelled = labels >= 0
@@ -111,8 +108,8 @@ class OperA(Recognizer[OperAState]):
 
 
 def attention_received(attention: Tensor, labelled: Tensor) -> Tensor:
-    """Attention (b, l, l) that each frame of a call receives from the labelled frames at or after it, per
-    such frame: (b, l)."""
-    asked = labelled.to(attention.dtype)
-    may_look = asked.flip(1).cumsum(1).flip(1)
-    return (attention * asked[..., None]).sum(1) / may_look.clamp(min=1)
+    """Mean attention (b, l, l) that each frame of a call receives from the labelled frames at or after it:
+    (b, l)."""
+    asks = labelled.to(attention.dtype)
+    n_asking = asks.flip(1).cumsum(1).flip(1)
+    return (attention * asks[..., None]).sum(1) / n_asking.clamp(min=1)
