@@ -304,8 +304,8 @@ class Measured:
                 median, high, content = (_mean_of(paths, name) for name in names)
                 parts.append(f"{group} theta {median:.2g}/{high:.2g} content {content:.2f}")
         if self.intensities:
-            names = ("average_precision", "boundary_share")
-            precision, chance = (_mean_of(self.intensities, name) for name in names)
+            precision = _mean_of(self.intensities, "average_precision")
+            chance = _mean_of(self.intensities, "boundary_share")
             parts.append(f"intensity AP {precision:.2f} (chance {chance:.2f})")
         return ", ".join(parts)
 
