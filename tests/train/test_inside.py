@@ -1,4 +1,4 @@
-"""Measures of the rotation and the intensity: hand-made cases, slow references, scikit-learn."""
+"""Measures of the rotation and the intensity: hand-made cases and slow references."""
 
 import itertools
 import math
@@ -6,13 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import average_precision_score
 
 from surgicalmamba.core.rotation import cayley, generator, unit_columns
 from surgicalmamba.train.inside import (
     Planes,
     around_boundaries,
-    average_precision,
     boundary_frames,
     content_dependence,
     intensity_measures,
@@ -90,19 +88,6 @@ def test_what_cannot_be_measured_is_nan():
     one = rotation_measures(random_planes(1))
     assert not math.isnan(one.theta_q50) and math.isnan(one.content_dependence) and math.isnan(one.plane_similarity)
     assert math.isnan(content_dependence(planes((E[0], E[1], 0.0), (E[0], E[1], 0.0))))
-    assert math.isnan(average_precision(np.arange(3.0), np.zeros(3, bool)))
-
-
-def test_average_precision_by_hand():
-    # the positives come first and third: precision 1 at half of the recall, 2/3 at all of it
-    assert average_precision(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False])) == pytest.approx((1 + 2 / 3) / 2)
-
-
-@pytest.mark.parametrize("digits", [8, 1])  # rounded scores have many ties
-def test_average_precision_is_scikit_learns(digits):
-    rng = np.random.default_rng(0)
-    scores, positive = rng.random(300).round(digits), rng.random(300) < 0.1
-    assert average_precision(scores, positive) == pytest.approx(average_precision_score(positive, scores))
 
 
 def test_samples_inside_phases_and_after_boundaries_by_hand():

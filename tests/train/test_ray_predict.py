@@ -63,7 +63,7 @@ def test_two_ray_workers_write_the_files_of_one_process_and_a_failure_names_its_
 def test_a_worker_refuses_weights_that_are_not_the_callers_and_tells_errors_as_text(archive, tmp_path):
     model, data, _ = archive
     worker = Worker(str(model), str(data), "val", str(tmp_path / "out"), "cpu", threads=1)
-    assert "another one" in worker.predict("v", "0" * 64)
+    assert "another checkpoint" in worker.predict("v", "0" * 64)
     assert not (tmp_path / "out").exists()
     sha256 = worker._predictor.info.checkpoint_sha256
     assert "NaN or infinity at lane 0, frame 7" in worker.predict("w", sha256)

@@ -1,4 +1,4 @@
-"""Published online recognizers in our own words, one file each, all under the contract of `model.recognizer`.
+"""Published online recognizers, written from scratch under the contract of `model.recognizer`, a file each.
 
-They are built and loaded by name through `model.registry`; docs/peers.md says what is published, uncertain
-and changed."""
+They are built and loaded by name through `model.registry`. Each docstring lists what is published, uncertain
+and changed; so does docs/peers.md."""

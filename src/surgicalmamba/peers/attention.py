@@ -1,8 +1,12 @@
-"""Transformer layers over frames whose past is kept as keys and values, for any number of frames per call.
+"""Memory of past frames and the transformer layers on it, for any number of frames per call.
 
-Which of the past a frame may see is the caller's choice (peers/attention.py): the last frames, or all of
-them. Each frame is projected once, when it comes; that is what makes one pass over a clip and a step per
-frame the same function."""
+In order: windows over the last W frames; a cache of all frames so far; attention layers that keep keys and
+values of past frames, in a window or in a cache; and the local transformer that LoViT and SKiT share. Each
+frame is projected once, when it arrives, so one pass over a clip and a step per frame are the same function.
+
+A cache (b, t, ...) holds each lane from its first frame on, followed by zeros where another lane is longer.
+With a limit it holds the newest `limit` frames of each lane. `frame_index` always counts the frames of each
+lane before the call."""
 
 import threading
 from collections.abc import Sequence
@@ -18,11 +22,9 @@ from surgicalmamba.core.ssd import full
 from surgicalmamba.core.state import TensorRecord
 from surgicalmamba.model.recognizer import RecognizerConfig
 
-# The last W frames of every frame, for any number of frames per call: what networks that look back through a window carry along.
-
 
 def join_window(tail: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The tail (b, w, d) and the frames x (b, l, d) after it in one line (b, w + l, d), and the tail for the
+    """The tail (b, w, d) followed by the frames x (b, l, d) as one line (b, w + l, d), and the tail for the
     next call."""
     line = torch.cat([tail.to(x.dtype), x], dim=1)
     return line, line[:, x.shape[1] :].to(tail.dtype)
@@ -32,21 +34,24 @@ def windows(x: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
     """x (b, l, d) after tail (b, W - 1, d) -> for every frame its window (b, l, W, d), oldest first, and the
     new tail.
 
-    Before the first frame of a procedure the tail is zero; `seen_in_window` tells such places from frames."""
+    Before the first frame of a procedure the tail is zero; `seen_in_window` marks the places with frames."""
     line, after = join_window(tail, x)
     return line.unfold(1, tail.shape[1] + 1, 1).transpose(-1, -2), after
 
 
-def seen_in_window(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
-    """Which places of each window hold a frame of the procedure: (b, l, W) bool. frame_index counts the
-    frames before the call."""
+def seen_in_window(
+    frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None
+) -> Tensor:
+    """Which places of each window hold a frame of the procedure: (b, l, W) bool."""
     before = torch.tensor(list(frame_index), device=device)[:, None]  # (b, 1)
     n_seen = before + torch.arange(1, length + 1, device=device)  # (b, l): frames seen once frame t is in
     place = torch.arange(size, device=device)
     return place >= size - n_seen[..., None]
 
 
-def visible_in_line(frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None) -> Tensor:
+def visible_in_line(
+    frame_index: Sequence[int], length: int, size: int, device: torch.device | None = None
+) -> Tensor:
     """Which places of a line (b, W - 1 + l), tail first, lie in the window of W frames that ends at each
     frame: (b, l, W - 1 + l)."""
     place = torch.arange(size - 1 + length, device=device)
@@ -55,28 +60,22 @@ def visible_in_line(frame_index: Sequence[int], length: int, size: int, device: 
     return (ages >= 0) & (ages < size) & (ages <= position[..., None])
 
 
-# All frames so far, of lanes that may have begun at different times: what networks that look back to the beginning carry along.
-#
-# A cache (b, t, ...) holds a lane from its first frame on, and zeros where a shorter lane has ended. With a limit it holds the newest
-# `limit` frames of each lane.
-
-
 _PLACE = "surgicalmamba_place"
-"""Attribute of a cache that lies in a room: where. It is lost with any change, and the next call then
-copies."""
+"""Attribute of a cache that is a view of a room: its `_Place`. Any operation on the tensor loses it, and the
+next call then copies the cache."""
 
 
 class _Room:
     """A buffer (b, capacity, ...) in which a cache grows without being copied for every frame.
 
-    A state sees its own stretch of it. Only the one that ends where the used part ends may go on in it;
-    another, such as a state that was gone on with before, is copied. So no state ever sees a change."""
+    A cache is a view of a part of it. Only a cache that ends where the used part ends can grow in place; an
+    older one, whose next frames are already written, is copied. So the values of a cache never change."""
 
     def __init__(self, buffer: Tensor, used: int) -> None:
         self.buffer, self.used, self.lock = buffer, used, threading.Lock()
 
     def claim(self, stop: int, length: int) -> bool:
-        """Are the `length` places from `stop` on free? They are the caller's from now on."""
+        """Reserve the `length` places from `stop` on; False if they are not free."""
         if self.buffer.is_inference() and not torch.is_inference_mode_enabled():
             return False
         with self.lock:
@@ -84,10 +83,10 @@ class _Room:
             self.used += length if free else 0
             return free
 
-    def stretch(self, start: int, stop: int) -> Tensor:
-        view = self.buffer[:, start:stop]
-        setattr(view, _PLACE, _Place(self, stop))
-        return view
+    def view(self, start: int, stop: int) -> Tensor:
+        part = self.buffer[:, start:stop]
+        setattr(part, _PLACE, _Place(self, stop))
+        return part
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,13 @@ class _Place:
     stop: int
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copied or pickled cache lies in no room; its own copy is made by the next call."""
+        """A copied or pickled cache has no room; the next call makes one."""
         return type(None), ()
 
 
 def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor | None:
-    """The cache with `length` places behind it to write to: (b, t + l, ...). None where gradients are kept,
-    which forbid writing, and where lanes end at different places."""
+    """The cache with `length` more places to write to: (b, t + l, ...). None where gradients are recorded,
+    which forbid writing in place, and where lanes end at different places."""
     cached = cache.shape[1]
     if torch.is_grad_enabled() or not _even(cache, frame_index):
         return None
@@ -112,19 +111,22 @@ def with_room(cache: Tensor, length: int, frame_index: Sequence[int]) -> Tensor 
         buffer = cache.new_empty(cache.shape[0], needed + needed // 2, *cache.shape[2:])
         buffer[:, :cached] = cache
         place = _Place(_Room(buffer, needed), cached)
-    return place.room.stretch(place.stop - cached, place.stop + length)
+    return place.room.view(place.stop - cached, place.stop + length)
 
 
 def append(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> Tensor:
-    """The cache with the frames x (b, l, ...) behind each lane's own. frame_index counts the frames before
-    the call."""
+    """The cache with the frames x (b, l, ...) after those of each lane."""
     kept = _kept(frame_index, limit)
-    return join_cache(cache, x, frame_index, limit)[1] if _even(cache, kept) else _lane_by_lane(cache, x, kept, limit)
+    if _even(cache, kept):
+        return join_cache(cache, x, frame_index, limit)[1]
+    return _lane_by_lane(cache, x, kept, limit)
 
 
-def join_cache(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """Cache and call in one line (b, t + l, ...), as `visible_in_cache` numbers them; and the cache after the
-    call, as of `append`."""
+def join_cache(
+    cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The cache followed by the call as one line (b, t + l, ...), in the order of `visible_in_cache`; and the
+    cache after the call, as from `append`."""
     cached, length = cache.shape[1], x.shape[1]
     kept = _kept(frame_index, limit)
     line = with_room(cache, length, kept)
@@ -136,13 +138,13 @@ def join_cache(cache: Tensor, x: Tensor, frame_index: Sequence[int], limit: int 
 
 
 def _even(cache: Tensor, kept: Sequence[int]) -> bool:
-    """Does every lane fill the cache?"""
+    """Whether every lane fills the cache."""
     return all(count == cache.shape[1] for count in kept)
 
 
 def _lane_by_lane(cache: Tensor, x: Tensor, kept: Sequence[int], limit: int | None) -> Tensor:
-    """The cache after the call for lanes that end at different places: of each what stays, what is new, and
-    zeros, all by one copy."""
+    """The cache after the call for lanes that end at different places: of each lane the frames that stay,
+    the new frames, and zeros; in one copy."""
     new = x.to(cache.dtype)
     totals = [count + x.shape[1] for count in kept]
     longest = max(totals) if limit is None else min(max(totals), limit)
@@ -155,22 +157,22 @@ def _lane_by_lane(cache: Tensor, x: Tensor, kept: Sequence[int], limit: int | No
 
 
 def _newest(line: Tensor, limit: int | None) -> Tensor:
-    """The last `limit` places, still in their room."""
+    """The last `limit` places, still a view of their room."""
     if limit is None or line.shape[1] <= limit:
         return line
     place: _Place | None = getattr(line, _PLACE, None)
-    return line[:, -limit:] if place is None else place.room.stretch(place.stop - limit, place.stop)
+    return line[:, -limit:] if place is None else place.room.view(place.stop - limit, place.stop)
 
 
-def visible_in_cache(frame_index: Sequence[int], length: int, cached: int, limit: int | None = None) -> Tensor:
-    """(b, l, t + l): which places of cache (t) and call (l) in one line lie at or before each frame of the
-    call.
-
-    With a limit, only the newest `limit` frames, the present one included."""
+def visible_in_cache(
+    frame_index: Sequence[int], length: int, cached: int, limit: int | None = None
+) -> Tensor:
+    """Which places of cache (t) and call (l) in one line are at or before each frame of the call: (b, l,
+    t + l). With a limit, only the newest `limit` frames, the present one included."""
     kept = torch.tensor(_kept(frame_index, limit))[:, None]
-    slots, frames = torch.arange(cached).expand(len(kept), cached), torch.arange(length)
-    place = torch.cat([torch.where(slots < kept, slots, kept + length), kept + frames], dim=1)  # empty places lie in the future
-    ages = (kept + frames)[..., None] - place[:, None]
+    slots, frames = torch.arange(cached).expand(len(kept), cached), kept + torch.arange(length)
+    slots = torch.where(slots < kept, slots, kept + length)  # empty places count as the future
+    ages = frames[..., None] - torch.cat([slots, frames], dim=1)[:, None]
     return ages >= 0 if limit is None else (ages >= 0) & (ages < limit)
 
 
@@ -180,7 +182,7 @@ def _kept(frame_index: Sequence[int], limit: int | None) -> list[int]:
 
 
 class AttentionConfig(RecognizerConfig):
-    """Settings of a recognizer with attention heads; whoever derives gives the defaults."""
+    """Settings of a recognizer with attention heads; derived classes set the defaults."""
 
     d_model: Positive
     n_heads: Positive
@@ -188,13 +190,14 @@ class AttentionConfig(RecognizerConfig):
     @model_validator(mode="after")
     def _check_heads(self) -> "AttentionConfig":
         if self.d_model % self.n_heads:
-            raise ValueError(f"n_heads={self.n_heads} does not divide d_model={self.d_model}; heads share the width evenly.")
+            problem = f"n_heads={self.n_heads} does not divide d_model={self.d_model}"
+            raise ValueError(f"{problem}; heads share the width evenly.")
         return self
 
 
 def mask_of(visible: Tensor, like: Tensor) -> Tensor:
-    """What is added to scores: 0 where a frame may look, -inf where not; made once for all layers. In the
-    precision of `like`."""
+    """The mask that is added to scores, the same for all layers: 0 where visible, else -inf. In the dtype of
+    `like`."""
     return torch.zeros_like(visible, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
 
 
@@ -210,8 +213,8 @@ class CachedAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """mask (b, l, t + l), of `mask_of`. Returns the answer (b, l, d) and the keys and values of `source`
-        (b, l, 2 d) to remember. A past of t + l frames has room for these: they are written there."""
+        """mask (b, l, t + l), from `mask_of`. Returns the output (b, l, d) and the keys and values (b, l,
+        2 d) of `source` to keep. A past of t + l frames has room for them: they are written there."""
         new = self.key_value(source)
         if past.shape[1] == mask.shape[2]:
             past[:, -new.shape[1] :] = new
@@ -223,7 +226,7 @@ class CachedAttention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2)), new
 
     def weights(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> Tensor:
-        """How much each frame attends to which, mean over heads: (b, l, t + l)."""
+        """The attention weights, mean over heads: (b, l, t + l)."""
         new = self.key_value(source)
         key, _ = self._heads(torch.cat([past.to(new.dtype), new], dim=1)).chunk(2, dim=-1)
         scores = self._heads(self.query(x)) @ key.transpose(-1, -2) / key.shape[-1] ** 0.5
@@ -235,58 +238,55 @@ class CachedAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, attention to a second line where it crosses, and a feed-forward layer; each added, then
-    normalised.
+    """Self-attention, cross-attention to a second line if `crosses`, and a feed-forward layer; each added,
+    then normalised.
 
-    It remembers `memory_width` numbers per frame: keys and values, of both lines where it crosses."""
+    It keeps `memory_width` numbers per frame: keys and values, of both lines if `crosses`."""
 
-    def __init__(self, width: int, n_heads: int, d_hidden: int, dropout: float, crosses: bool = False) -> None:
+    def __init__(
+        self, width: int, n_heads: int, d_hidden: int, dropout: float, crosses: bool = False
+    ) -> None:
         super().__init__()
         self.memory_width = (4 if crosses else 2) * width
         self.attention = CachedAttention(width, n_heads)
         self.norm = nn.LayerNorm(width)
         self.cross = CachedAttention(width, n_heads) if crosses else None
         self.cross_norm = nn.LayerNorm(width) if crosses else nn.Identity()
-        self.feed_forward = nn.Sequential(nn.Linear(width, d_hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(d_hidden, width))
+        self.feed_forward = nn.Sequential(
+            nn.Linear(width, d_hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(d_hidden, width)
+        )
         self.last_norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, source: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """x and source (b, l, d), past (b, t, memory_width), mask (b, l, t + l) -> x (b, l, d) and what to
-        remember of these frames.
-
-        A layer that does not cross takes no notice of `source`."""
-        own, other = past.split([2 * x.shape[-1], past.shape[-1] - 2 * x.shape[-1]], dim=-1)
-        y, new = self.attention(x, x, own, mask)
+        """x and source (b, l, d), past (b, t, memory_width), mask (b, l, t + l) -> x (b, l, d) and the keys
+        and values of these frames. A layer that does not cross ignores `source`."""
+        past_x, past_source = past.split([2 * x.shape[-1], past.shape[-1] - 2 * x.shape[-1]], dim=-1)
+        y, new = self.attention(x, x, past_x, mask)
         x = self.norm(x + self.dropout(y))
         if self.cross is not None:
-            y, new_source = self.cross(x, source, other, mask)
+            y, new_source = self.cross(x, source, past_source, mask)
             x = self.cross_norm(x + self.dropout(y))
             new = torch.cat([new, new_source], dim=-1)
         return self.last_norm(x + self.dropout(self.feed_forward(x))), new
 
 
-def attend_to_all(layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], mask: Tensor) -> tuple[Tensor, Tensor]:
+def attend_to_all(
+    layers: nn.ModuleList, x: Tensor, cache: Tensor, frame_index: Sequence[int], mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """x (b, l, d) through layers that see all frames so far, and the cache (b, t, n_layers, memory_width)
     with these frames added."""
     roomy = with_room(cache, x.shape[1], frame_index)
-    learned = []
+    added = []
     for layer, past in zip(layers, (cache if roomy is None else roomy).unbind(2), strict=True):
         x, new = layer(x, x, past, mask)
-        learned.append(full(new))
-    return x, append(cache, torch.stack(learned, dim=2), frame_index) if roomy is None else roomy
-
-
-# The local part that LoViT and SKiT share: an encoder and a decoder over the last frames.
-#
-# Published, both re-encode a window of frames for every new frame and use the answer at its end. Here every layer sees the frames of the
-# window through kept keys and values, each frame is encoded once, when it comes, and never sees a later one. So a clip is trained in one
-# pass and a live frame costs one token; through several layers a frame hears of more than one window.
+        added.append(full(new))
+    return x, append(cache, torch.stack(added, dim=2), frame_index) if roomy is None else roomy
 
 
 @dataclass(frozen=True)
 class LayerTail(TensorRecord):
-    """Keys and values that a layer keeps of the last frames."""
+    """Keys and values of the last frames, for one layer."""
 
     tail: Tensor  # (b, window - 1, memory_width)
 
@@ -295,24 +295,39 @@ LocalState = tuple[LayerTail, ...]
 
 
 class LocalTransformer(nn.Module):
-    """Self-attention layers over `source`; then self- and cross-attention layers over `target`, which look at
-    the encoded source."""
+    """The local part of LoViT and SKiT: self-attention layers over `source`, then self- and cross-attention
+    layers over `target`, which attend to the encoded source.
 
-    def __init__(self, width: int, window: int, n_layers: int, n_heads: int, d_hidden: int, dropout: float) -> None:
+    As published, both encode a whole window again for every new frame and use the output at its end. Here
+    every layer sees the window through kept keys and values; each frame is encoded once, when it arrives, and
+    never sees a later one. So a clip is trained in one pass and a live frame costs one token. Through several
+    layers a frame depends on more than one window."""
+
+    def __init__(
+        self, width: int, window: int, n_layers: int, n_heads: int, d_hidden: int, dropout: float
+    ) -> None:
         super().__init__()
         self.window = window
-        self.encoder = nn.ModuleList(TransformerLayer(width, n_heads, d_hidden, dropout) for _ in range(n_layers))
-        self.decoder = nn.ModuleList(TransformerLayer(width, n_heads, d_hidden, dropout, crosses=True) for _ in range(n_layers))
+        self.encoder = nn.ModuleList(
+            TransformerLayer(width, n_heads, d_hidden, dropout) for _ in range(n_layers)
+        )
+        self.decoder = nn.ModuleList(
+            TransformerLayer(width, n_heads, d_hidden, dropout, crosses=True) for _ in range(n_layers)
+        )
 
     def initial_state(self, like: Tensor) -> LocalState:
-        """like (b, ...): the lanes, and where and in which precision memory lives."""
+        """like (b, ...): gives the number of lanes, device and dtype of the state."""
         layers = [*self.encoder, *self.decoder]
-        return tuple(LayerTail(like.new_zeros(like.shape[0], self.window - 1, layer.memory_width)) for layer in layers)
+        return tuple(
+            LayerTail(like.new_zeros(like.shape[0], self.window - 1, layer.memory_width)) for layer in layers
+        )
 
-    def forward(self, source: Tensor, target: Tensor, state: LocalState, frame_index: Sequence[int]) -> tuple[Tensor, LocalState]:
-        """source and target (b, l, d) -> (b, l, d) and what to remember."""
+    def forward(
+        self, source: Tensor, target: Tensor, state: LocalState, frame_index: Sequence[int]
+    ) -> tuple[Tensor, LocalState]:
+        """source and target (b, l, d) -> (b, l, d) and the state after them."""
         visible = visible_in_line(frame_index, source.shape[1], self.window, source.device)
-        unseen = max(self.window - 1 - max(frame_index), 0)  # places of the tail that no lane has filled yet: left out
+        unseen = max(self.window - 1 - max(frame_index), 0)  # places that no lane has filled: left out
         mask = mask_of(visible[:, :, unseen:], source)
         after = []
         for layer, memory in zip([*self.encoder, *self.decoder], state, strict=True):
@@ -322,4 +337,3 @@ class LocalTransformer(nn.Module):
                 target, new = layer(target, source, memory.tail[:, unseen:], mask)
             after.append(LayerTail(join_window(memory.tail, full(new))[1]))
         return target, tuple(after)
-

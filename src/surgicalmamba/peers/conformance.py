@@ -1,8 +1,9 @@
-"""Does a recognizer keep the contract? Every check gives one line; a failed one says what was found and what
-to change.
+"""Does a recognizer keep the contract? Every check is one line; a failed one names the problem and what to
+change.
 
-The network is in evaluation mode and all that is compared comes from fixed seeds, so the same call says the
-same."""
+`conformance` runs the checks, which follow in its order; the comparisons they share stand at the end. The
+network is in evaluation mode and its inputs are random features from fixed seeds, so results are
+reproducible."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -16,171 +17,29 @@ from surgicalmamba.core.state import LaneState, TensorRecord
 from surgicalmamba.live.session import Session
 from surgicalmamba.model.recognizer import AnyRecognizer, Memory
 
-# What the checks of a recognizer compare: answers to random features from fixed seeds, cut into calls in different ways.
-
-
+FEATURE_WIDTH, N_PHASES = 16, 7
+"""Of a network that is built for the checks."""
 TOLERANCE = 1e-4
-"""Largest difference of logits in units of their spread: what float32 leaves of two orders of summation."""
+"""Largest difference of logits in units of their spread: float32 rounding in another order of summation."""
 ROUNDING = 1e-6
 """And relative to a logit itself: some units in the last place of float32."""
+LATE, LATER = 1_000, 8
+"""Frames before the check late in a procedure, and frames that it compares."""
+SIZES = (10, 1_000, 10_000)
+"""Frames after which the size of the state is measured."""
+CALL = 500
+"""Frames per call while a state is filled."""
+PUSHES = 30
+"""Frames before and after the restore of a session."""
 
 
 class ContractError(Exception):
-    """A check that did not hold."""
-
-
-def draw(model: AnyRecognizer, n_lanes: int, n_frames: int, seed: int = 0) -> Tensor:
-    """Features (b, l, d), the same for the same seed."""
-    drawn = torch.randn(n_lanes, n_frames, model.feature_width, generator=torch.Generator().manual_seed(seed))
-    return drawn.to(model.device, model.dtype)
-
-
-def whole(model: AnyRecognizer, features: Tensor) -> Tensor:
-    """Logits of a procedure in one call."""
-    logits: Tensor = model.forward_features(features).logits
-    return logits
-
-
-def in_pieces(model: AnyRecognizer, features: Tensor, lengths: Sequence[int], state: object = None) -> tuple[Tensor, object]:
-    """Logits of a procedure in calls of these lengths, and the memory after the last."""
-    logits = []
-    for piece in features.split(list(lengths), dim=1):
-        output = model.forward_features(piece, state)
-        state = output.state
-        logits.append(output.logits)
-    return torch.cat(logits, dim=1), state
-
-
-def spread(logits: Tensor) -> float:
-    """How far a phase's logits (b, l, k) go from their mean over time: that of the middle phase, so that one
-    masked phase says nothing."""
-    values = logits.double()
-    return float((values - values.mean(1, keepdim=True)).abs().amax((0, 1)).median())
-
-
-def excess(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """|a - b| in units of `scale`, less where a logit is so large that rounding alone moves it: up to
-    TOLERANCE is equal."""
-    allowed = scale + ROUNDING / TOLERANCE * b.double().abs()
-    return ((a.double() - b.double()).abs() / allowed.clamp(min=1e-30)).nan_to_num(torch.inf, torch.inf)
-
-
-def difference(a: Tensor, b: Tensor, scale: float | None = None) -> float:
-    """The largest difference of logits in units of `scale` or the spread of b; infinite where one is not
-    finite.
-
-    A scale is for few frames, which have no spread of their own to speak of."""
-    if a.shape != b.shape:
-        raise ContractError(f"logits of shape {tuple(a.shape)} instead of {tuple(b.shape)}")
-    return float(excess(a, b, spread(b) if scale is None else scale).max())
-
-
-def require_equal(a: Tensor, b: Tensor, otherwise: str, scale: float | None = None) -> str:
-    """Refuse logits that differ by more than rounding."""
-    largest = difference(a, b, scale)
-    if largest > TOLERANCE:
-        raise ContractError(f"{otherwise} (largest difference {largest:.1e} of the logits' spread)")
-    return f"largest difference {largest:.1e}"
-
-
-# What a recognizer remembers: nothing but tensors of its state, restored to the bit, and of the size class that it declares.
-
-
-SIZES = (10, 1_000, 10_000)
-"""Frames after which the memory is measured."""
-CALL = 500
-"""Frames per call while a memory is filled."""
-PUSHES = 30
-
-
-def plain_memory(state: LaneState) -> None:
-    """Refuse a field that is neither a tensor nor a record of them: reset, snapshots and batches would pass
-    it over."""
-    for field in fields(state):
-        value = getattr(state, field.name)
-        parts = value if isinstance(value, tuple) else (value,)
-        if field.name != "frame_index" and not all(part is None or isinstance(part, Tensor | TensorRecord) for part in parts):
-            kind = type(next(part for part in parts if not isinstance(part, Tensor | TensorRecord))).__name__
-            raise ContractError(f"the state's {field.name!r} holds a {kind}; a memory is tensors and records of them, lane first")
-        if isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value):
-            raise ContractError(f"the state's {field.name!r} is a tuple of tensors, which are passed over; name them in a TensorRecord")
-
-
-def snapshot(model: AnyRecognizer) -> str:
-    """A live session, frozen and restored in the middle by a network that has not seen it, to the bit."""
-    untouched = copy.deepcopy(model)
-    vectors = draw(model, 1, 2 * PUSHES, seed=8)[0].float().cpu()
-    session = Session(model, engine="eager")
-    for vector in vectors[:PUSHES]:
-        session.push_features(vector)
-    blob = session.snapshot()
-    resumed = Session.restore(untouched, blob)
-    for number, vector in enumerate(vectors[PUSHES:]):
-        uninterrupted, own = session.push_features(vector), resumed.push_features(vector)
-        if uninterrupted != own:
-            raise ContractError(f"a session restored after {PUSHES} frames gives another estimate at frame {PUSHES + number}")
-    return f"equal to the bit over {PUSHES} frames after a restore, {len(blob):,} bytes"
-
-
-def remembering(model: AnyRecognizer, n_frames: int) -> str:
-    """`remember` keeps what `forward_features` keeps, from the start and later."""
-    state = model.initial_state(2)
-    for length in (n_frames, 4):
-        features = draw(model, 2, length, seed=length)
-        kept, state = model.remember(features, state), model.forward_features(features, state).state
-        if kept.frame_index != state.frame_index:
-            raise ContractError(f"remember leaves the clocks at {kept.frame_index}, forward_features at {state.frame_index}")
-        for name, a, b in zip(state.names(), kept.tensors(), state.tensors(), strict=True):
-            if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE):
-                raise ContractError(f"remember leaves another {name} than forward_features")
-    return "the memory is the same with and without answers"
-
-
-def memory_class(model: AnyRecognizer, sizes: Sequence[int] = SIZES) -> str:
-    """Bytes of the state after so many frames, against the class that the network declares."""
-    measured = dict(zip(sizes, state_bytes(model, sizes), strict=True))
-    told = ", ".join(f"{size:,} bytes at {n:,}" for n, size in measured.items())
-    first, *later = measured.values()
-    declared: Memory = model.memory
-    if declared not in ("O(1)", "O(W)", "O(T)"):
-        raise ContractError(f"memory={declared!r}; declare O(1), O(W) or O(T)")
-    grows, fills_up = any(size != first for size in later), len(set(later)) <= 1
-    if declared == "O(1)" and grows:
-        raise ContractError(f"it declares O(1) but its state grows: {told}{'; a window that fills up is O(W)' if fills_up else ''}")
-    if declared == "O(W)" and not fills_up:
-        raise ContractError(f"it declares O(W) but its state still grows after {sizes[1]:,} frames: {told}")
-    if declared == "O(T)" and not grows:
-        raise ContractError(f"it declares O(T) but its state stays the same: {told}")
-    if declared == "O(T)" and fills_up and len(later) > 1:
-        raise ContractError(f"it declares O(T) but its state is full after {sizes[1]:,} frames, which is O(W): {told}")
-    points = list(measured.items())
-    slopes = [(b - a) / (m - n) for (n, a), (m, b) in pairwise(points)]
-    if any(after > 1.01 * before for before, after in pairwise(slopes)):
-        raise ContractError(f"its state grows faster than the time: {told}")
-    return f"{declared}: {told}"
-
-
-def state_bytes(model: AnyRecognizer, sizes: Sequence[int]) -> Iterator[int]:
-    """Bytes of one lane's state after each number of frames, in ascending order."""
-    state, seen = model.initial_state(1), 0
-    for size in sizes:
-        while seen < size:
-            length = min(CALL, size - seen)
-            state = model.remember(draw(model, 1, length, seed=seen), state)
-            seen += length
-        yield state.nbytes
-
-
-FEATURE_WIDTH, N_PHASES = 16, 7
-"""Of a network that is built for the checks."""
-LATE, LATER = 1_000, 8
-"""Frames that a procedure has behind it when its answers are looked at again, and how many frames then
-follow."""
+    """A check that failed."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check and what came of it."""
+    """One check and its result."""
 
     check: str
     ok: bool
@@ -193,11 +52,13 @@ class Finding:
         return asdict(self)
 
 
-def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] = SIZES, late: int = LATE) -> Iterator[Finding]:
-    """Every check in turn; only the first for a network that cannot be called at all.
+def conformance(
+    model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] = SIZES, late: int = LATE
+) -> Iterator[Finding]:
+    """Run every check; only the first for a network that cannot be called at all.
 
-    `n_frames` should lead over the ends of the network's own windows, chunks and clips; `late` frames are
-    passed without comparing them."""
+    `n_frames` should exceed the network's windows, chunks and clips. `late` is the number of frames before
+    the check late in a procedure."""
     checks: dict[str, Callable[[], str]] = {
         "shapes and initial state": lambda: shapes(model, n_frames),
         "step loop equals whole sequence": lambda: step_loop(model, n_frames),
@@ -223,11 +84,20 @@ def conformance(model: AnyRecognizer, n_frames: int = 150, sizes: Sequence[int] 
         model.train(was_training)
 
 
-def stir(model: AnyRecognizer) -> AnyRecognizer:
-    """The same network with every weight moved a little: parts that begin at zero would hide what they do.
+def _run(name: str, check: Callable[[], str]) -> tuple[Finding, bool]:
+    """The result of a check, and whether the network raised an error of its own."""
+    try:
+        return Finding(name, True, check()), False
+    except ContractError as failure:
+        return Finding(name, False, str(failure)), False
+    except (Exception, SystemExit) as error:  # foreign code may raise anything; that is a finding too
+        reason = (str(error).strip() or "no message").splitlines()[0]
+        return Finding(name, False, f"raised {type(error).__name__}: {reason}"), True
 
-    Matrices are moved by what their inputs are many, so that a wide network is stirred no more than a narrow
-    one."""
+
+def stir(model: AnyRecognizer) -> AnyRecognizer:
+    """The same network with random noise on every weight: parts that are initialised to zero would hide
+    errors. The noise of a matrix shrinks with the number of its inputs."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -236,80 +106,102 @@ def stir(model: AnyRecognizer) -> AnyRecognizer:
     return model
 
 
-def _run(name: str, check: Callable[[], str]) -> tuple[Finding, bool]:
-    """What came of a check, and whether the network raised an error of its own."""
-    try:
-        return Finding(name, True, check()), False
-    except ContractError as failure:
-        return Finding(name, False, str(failure)), False
-    except (Exception, SystemExit) as error:  # foreign code fails in its own ways; that too is a finding
-        reason = (str(error).strip() or "no message").splitlines()[0]
-        return Finding(name, False, f"raised {type(error).__name__}: {reason}"), True
-
-
 def shapes(model: AnyRecognizer, n_frames: int) -> str:
-    """The form of what goes in and out, and that there is an answer to the input at all."""
+    """Types and shapes of states and outputs, and that the logits depend on the features at all."""
     state = model.initial_state(2)
     if not isinstance(state, LaneState):
         raise ContractError(f"the state is a {type(state).__name__}; derive it from LaneState")
     plain_memory(state)
-    if any(tensor.shape[0] != 2 for tensor in state.tensors()):
-        raise ContractError("a tensor of the state has not the lane as its first axis")
-    if any(bool(tensor.any()) for tensor in state.tensors()) or state.frame_index != (0, 0):
-        raise ContractError("the initial state is not zero; a lane that begins anew is zeroed, so zero must mean nothing seen")
+    require(
+        all(tensor.shape[0] == 2 for tensor in state.tensors()),
+        "a tensor of the state does not have the lane as its first axis",
+    )
+    require(
+        not any(bool(tensor.any()) for tensor in state.tensors()) and state.frame_index == (0, 0),
+        "the initial state is not zero; a reset zeroes a lane, so zero must mean that nothing was seen",
+    )
     features = draw(model, 2, n_frames)
     output = model.forward_features(features)
-    if output.logits.shape != (2, n_frames, model.n_phases):
-        raise ContractError(f"logits of shape {tuple(output.logits.shape)} for {n_frames} frames of 2 lanes and {model.n_phases} phases")
+    shape, expected = tuple(output.logits.shape), (2, n_frames, model.n_phases)
+    require(shape == expected, f"logits of shape {shape}; expected (lanes, frames, phases) {expected}")
     intensity = output.intensity_logits
     if intensity is not None and (intensity.dim() != 3 or intensity.shape[:2] != (2, n_frames)):
-        raise ContractError(f"intensity_logits of shape {tuple(intensity.shape)}; give (2, {n_frames}, n), or None without an intensity")
-    if output.state.frame_index != (n_frames, n_frames):
-        raise ContractError(f"the state's clocks are {output.state.frame_index} after {n_frames} frames; return state.advance(l)")
+        advice = f"give (2, {n_frames}, n), or None without an intensity"
+        raise ContractError(f"intensity_logits of shape {tuple(intensity.shape)}; {advice}")
+    clocks = output.state.frame_index
+    require(
+        clocks == (n_frames, n_frames),
+        f"the state's clocks are {clocks} after {n_frames} frames; return state.advance(l)",
+    )
     plain_memory(output.state)
-    if difference(whole(model, features + 1.0), output.logits) < 1e-7:
-        raise ContractError("the logits do not depend on the features")
-    return f"logits {tuple(output.logits.shape)}, state of {len(state.tensors())} tensors"
+    depends = difference(whole(model, features + 1.0), output.logits) >= 1e-7
+    require(depends, "the logits do not depend on the features")
+    return f"logits {shape}, state of {len(state.tensors())} tensors"
+
+
+def plain_memory(state: LaneState) -> None:
+    """Refuse a field that is neither a tensor nor a record of tensors: reset, snapshots and batches would
+    skip it."""
+    for field in fields(state):
+        value = getattr(state, field.name)
+        parts = value if isinstance(value, tuple) else (value,)
+        foreign = [part for part in parts if part is not None and not isinstance(part, Tensor | TensorRecord)]
+        if foreign and field.name != "frame_index":
+            problem = f"the state's {field.name!r} holds a {type(foreign[0]).__name__}"
+            raise ContractError(f"{problem}; a memory is tensors and records of them, lane first")
+        if isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value):
+            problem = f"the state's {field.name!r} is a tuple of tensors, which would be skipped"
+            raise ContractError(f"{problem}; name them in a TensorRecord")
 
 
 def step_loop(model: AnyRecognizer, n_frames: int) -> str:
-    """Frame by frame, the memory included; and no call may write into the memory it was given."""
+    """Frame by frame gives the same logits and size of state; and no call writes into the state passed to
+    it."""
     features = draw(model, 2, n_frames)
     stepped, state = in_pieces(model, features, [1] * n_frames)
-    told = require_equal(stepped, whole(model, features), "frame by frame gives other logits")
+    result = require_equal(stepped, whole(model, features), "frame by frame gives other logits")
     once = model.forward_features(features).state
     assert isinstance(state, LaneState)
-    if state.nbytes != once.nbytes:
-        raise ContractError(f"frame by frame leaves a memory of {state.nbytes:,} bytes, one call one of {once.nbytes:,}")
+    require(
+        state.nbytes == once.nbytes,
+        f"frame by frame leaves a memory of {state.nbytes:,} bytes, one call one of {once.nbytes:,}",
+    )
     for length in (1, n_frames):
         before = [tensor.clone() for tensor in once.tensors()]
         model.forward_features(features[:, :length], once)
-        if any(not torch.equal(kept, now) for kept, now in zip(before, once.tensors(), strict=True)):
-            raise ContractError(f"a call of {length} frame(s) writes into the state it was given; return a new one")
-    return told
+        require(
+            all(torch.equal(a, b) for a, b in zip(before, once.tensors(), strict=True)),
+            f"a call of {length} frame(s) writes into the state it was given; return a new one",
+        )
+    return result
 
 
 def any_cut(model: AnyRecognizer, n_frames: int) -> str:
-    """Calls of every short length, long calls that go on from a memory, and calls as long as a training
-    clip."""
+    """Calls of every short length, long calls after short ones, and calls as long as a training clip."""
     features = draw(model, 2, n_frames)
-    expected, told = whole(model, features), ""
+    expected, result = whole(model, features), ""
     mixed: list[int] = []
     while sum(mixed) + len(mixed) + 1 <= n_frames:
         mixed.append(len(mixed) + 1)
     half, clip = n_frames // 2, min(model.config.clip_len, n_frames // 3)
-    cuts = [[*mixed, n_frames - sum(mixed)], [1, n_frames - 1], [half, n_frames - half], [clip] * (n_frames // clip) + [n_frames % clip]]
+    cuts = [
+        [*mixed, n_frames - sum(mixed)],
+        [1, n_frames - 1],
+        [half, n_frames - half],
+        [clip] * (n_frames // clip) + [n_frames % clip],
+    ]
     for cut in cuts:
         lengths = [length for length in cut if length]
         calls = ", ".join(map(str, lengths[:3])) + (", ..." if len(lengths) > 3 else "")
-        told = require_equal(in_pieces(model, features, lengths)[0], expected, f"cut into calls of {calls} frames it gives other logits")
-    return told
+        problem = f"cut into calls of {calls} frames it gives other logits"
+        result = require_equal(in_pieces(model, features, lengths)[0], expected, problem)
+    return result
 
 
 def causality(model: AnyRecognizer, n_frames: int) -> str:
     """Change everything after a frame: the logits up to it must stay."""
-    if model.lookahead != 0:
-        raise ContractError(f"it declares a look-ahead of {model.lookahead} frames; an online recognizer has none")
+    ahead = model.lookahead
+    require(ahead == 0, f"it declares a look-ahead of {ahead} frames; an online recognizer has none")
     features, other = draw(model, 1, n_frames), draw(model, 1, n_frames, seed=2)
     before = whole(model, features)
     worst = 0.0
@@ -320,34 +212,37 @@ def causality(model: AnyRecognizer, n_frames: int) -> str:
 
 
 def _unmoved(after: Tensor, before: Tensor, scale: float, t: int) -> float:
-    """The largest difference of the logits up to frame t, or a refusal that names the first frame that saw
-    what comes after t."""
+    """The largest difference of the logits up to frame t. Raises with the first frame that depends on frames
+    after t."""
     moved = excess(after, before, scale).amax((0, 2))
     if bool((moved > TOLERANCE).any()):
         first = int((moved > TOLERANCE).nonzero()[0])
-        raise ContractError(f"frames after {t} change the logits of frame {first}: it looks at least {t + 1 - first} frame(s) ahead")
+        problem = f"frames after {t} change the logits of frame {first}"
+        raise ContractError(f"{problem}: it looks at least {t + 1 - first} frame(s) ahead")
     return float(moved.max())
 
 
 def late_answers(model: AnyRecognizer, late: int) -> str:
-    """After many frames, come by in long calls or in short ones: the same answers in steps and at once, and
-    still nothing ahead."""
+    """After many frames, in long calls or in short ones: the same logits in steps and at once, and no
+    look-ahead."""
     past, now = draw(model, 1, late, seed=6), draw(model, 1, LATER, seed=7)
-    once, often = (_passed(model, past, call) for call in (late // 2, 33))
-    together = model.forward_features(now, once).logits
+    in_long_calls, in_short_calls = (_state_after(model, past, call) for call in (late // 2, 33))
+    together = model.forward_features(now, in_long_calls).logits
     scale = max(spread(together), spread(whole(model, past[:, :LATER])))
-    stepped, _ = in_pieces(model, now, [1] * LATER, once)
-    told = require_equal(stepped, together, f"frame by frame after {late:,} frames it gives other logits", scale)
-    in_short_calls = model.forward_features(now, often).logits
-    require_equal(in_short_calls, together, f"the answers after {late:,} frames depend on the calls in which these came", scale)
+    stepped, _ = in_pieces(model, now, [1] * LATER, in_long_calls)
+    problem = f"frame by frame after {late:,} frames it gives other logits"
+    result = require_equal(stepped, together, problem, scale)
+    problem = f"the answers after {late:,} frames depend on the calls in which these came"
+    require_equal(model.forward_features(now, in_short_calls).logits, together, problem, scale)
     middle = LATER // 2
     changed = torch.cat([now[:, :middle], 10 * now[:, middle:] + 1.0], dim=1)
-    _unmoved(model.forward_features(changed, once).logits[:, :middle], together[:, :middle], scale, middle - 1)
-    return f"after {late:,} frames, {told}"
+    moved = model.forward_features(changed, in_long_calls).logits
+    _unmoved(moved[:, :middle], together[:, :middle], scale, middle - 1)
+    return f"after {late:,} frames, {result}"
 
 
-def _passed(model: AnyRecognizer, features: Tensor, call: int) -> LaneState:
-    """The memory after these frames in calls of one length."""
+def _state_after(model: AnyRecognizer, features: Tensor, call: int) -> LaneState:
+    """The state after these frames in calls of one length."""
     state: LaneState = model.initial_state(features.shape[0])
     for piece in features.split(call, dim=1):
         state = model.remember(piece, state)
@@ -355,43 +250,173 @@ def _passed(model: AnyRecognizer, features: Tensor, call: int) -> LaneState:
 
 
 def reset(model: AnyRecognizer, n_frames: int) -> str:
-    """One lane begins a new procedure, the other goes on; each of them in turn."""
+    """One lane begins a new procedure, the other continues; each of them in turn."""
     first, then = draw(model, 2, n_frames), draw(model, 2, n_frames, seed=3)
     state = model.forward_features(first).state
-    went_on, told = model.forward_features(then, state).logits, ""
+    continued, result = model.forward_features(then, state).logits, ""
     for lane in (0, 1):
         emptied = state.reset([lane])
         clocks = tuple(0 if number == lane else n_frames for number in (0, 1))
-        if emptied.frame_index != clocks:
-            raise ContractError(f"the clocks after a reset of lane {lane} are {emptied.frame_index}; expected {clocks}")
+        require(
+            emptied.frame_index == clocks,
+            f"the clocks after a reset of lane {lane} are {emptied.frame_index}; expected {clocks}",
+        )
         for name, tensor in zip(emptied.names(), emptied.tensors(), strict=True):
-            if bool(tensor[lane].any()):
-                raise ContractError(f"a reset of lane {lane} leaves {name!r} as it was; a lane that begins anew is all zeros")
+            problem = f"a reset of lane {lane} leaves {name!r} as it was; a reset lane must be all zeros"
+            require(not bool(tensor[lane].any()), problem)
         began = model.forward_features(then, emptied).logits
-        alone = whole(model, then[lane : lane + 1])
-        told = require_equal(began[lane : lane + 1], alone, "a lane that was reset answers unlike a fresh one")
-        other = slice(1 - lane, 2 - lane)
-        require_equal(began[other], went_on[other], f"a reset of lane {lane} changes lane {1 - lane}")
-    return told
+        one, other = slice(lane, lane + 1), slice(1 - lane, 2 - lane)
+        problem = "a lane that was reset answers unlike a fresh one"
+        result = require_equal(began[one], whole(model, then[one]), problem)
+        require_equal(began[other], continued[other], f"a reset of lane {lane} changes lane {1 - lane}")
+    return result
 
 
 def lanes(model: AnyRecognizer, n_frames: int) -> str:
     """Four procedures at different frames, in one batch and each alone, in one call and in steps."""
-    spent = [n_frames // 2, 0, 3, n_frames // 3]
     length = max(n_frames // 2, 2)
     states, then = [], draw(model, 4, length, seed=4)
-    for lane, n_before in enumerate(spent):
+    for lane, n_before in enumerate((n_frames // 2, 0, 3, n_frames // 3)):
         state = model.initial_state(1)
-        states.append(model.forward_features(draw(model, 1, n_before, seed=10 + lane), state).state if n_before else state)
+        if n_before:
+            state = model.forward_features(draw(model, 1, n_before, seed=10 + lane), state).state
+        states.append(state)
     alone = [model.forward_features(then[lane : lane + 1], state) for lane, state in enumerate(states)]
     expected, stacked = torch.cat([output.logits for output in alone]), type(states[0]).stack(states)
+    scale = spread(expected)
     together = model.forward_features(then, stacked)
-    told = require_equal(together.logits, expected, "a lane's logits depend on its neighbours")
+    problem = "a lane's logits depend on its neighbours"
+    result = require_equal(together.logits, expected, problem)
     few = min(length, 5)
     stepped, _ = in_pieces(model, then[:, :few], [1] * few, stacked)
-    require_equal(stepped, expected[:, :few], "frame by frame a lane's logits depend on its neighbours", spread(expected))
+    require_equal(stepped, expected[:, :few], f"frame by frame {problem}", scale)
     again = draw(model, 1, 5, seed=5)
-    taken_out, kept = (model.forward_features(again, state).logits for state in (together.state.select([2]), alone[2].state))
-    require_equal(taken_out, kept, "a lane taken out of a batch goes on otherwise than one that was alone", spread(expected))
-    return told
+    selected = model.forward_features(again, together.state.select([2])).logits
+    kept = model.forward_features(again, alone[2].state).logits
+    require_equal(selected, kept, "a lane selected from a batch continues unlike one that was alone", scale)
+    return result
 
+
+def snapshot(model: AnyRecognizer) -> str:
+    """A live session, saved and restored by a fresh copy of the network, continues to the bit."""
+    untouched = copy.deepcopy(model)
+    vectors = draw(model, 1, 2 * PUSHES, seed=8)[0].float().cpu()
+    session = Session(model, engine="eager")
+    for vector in vectors[:PUSHES]:
+        session.push_features(vector)
+    blob = session.snapshot()
+    restored = Session.restore(untouched, blob)
+    for frame, vector in enumerate(vectors[PUSHES:], start=PUSHES):
+        problem = f"a session restored after {PUSHES} frames gives another estimate at frame {frame}"
+        require(session.push_features(vector) == restored.push_features(vector), problem)
+    return f"equal to the bit over {PUSHES} frames after a restore, {len(blob):,} bytes"
+
+
+def remembering(model: AnyRecognizer, n_frames: int) -> str:
+    """`remember` leaves the same state as `forward_features`, from the start and later."""
+    state = model.initial_state(2)
+    for length in (n_frames, 4):
+        features = draw(model, 2, length, seed=length)
+        kept, state = model.remember(features, state), model.forward_features(features, state).state
+        require(
+            kept.frame_index == state.frame_index,
+            f"remember leaves the clocks at {kept.frame_index}, forward_features at {state.frame_index}",
+        )
+        for name, a, b in zip(state.names(), kept.tensors(), state.tensors(), strict=True):
+            same = a.shape == b.shape and torch.allclose(
+                a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE
+            )
+            require(same, f"remember leaves another {name} than forward_features")
+    return "the memory is the same with and without answers"
+
+
+def memory_class(model: AnyRecognizer, sizes: Sequence[int] = SIZES) -> str:
+    """The size of the state after some numbers of frames, against the class that the network declares."""
+    points = list(zip(sizes, state_bytes(model, sizes), strict=True))
+    measured = ", ".join(f"{size:,} bytes at {n:,}" for n, size in points)
+    first, *later = (size for _, size in points)
+    declared: Memory = model.memory
+    require(declared in ("O(1)", "O(W)", "O(T)"), f"memory={declared!r}; declare O(1), O(W) or O(T)")
+    grows, fills_up = any(size != first for size in later), len(set(later)) <= 1
+    if declared == "O(1)" and grows:
+        hint = "; a window that fills up is O(W)" if fills_up else ""
+        raise ContractError(f"it declares O(1) but its state grows: {measured}{hint}")
+    problem = f"it declares {declared} but its state"
+    if declared == "O(W)" and not fills_up:
+        raise ContractError(f"{problem} still grows after {sizes[1]:,} frames: {measured}")
+    if declared == "O(T)" and not grows:
+        raise ContractError(f"{problem} stays the same: {measured}")
+    if declared == "O(T)" and fills_up and len(later) > 1:
+        raise ContractError(f"{problem} is full after {sizes[1]:,} frames, which is O(W): {measured}")
+    slopes = [(b - a) / (m - n) for (n, a), (m, b) in pairwise(points)]
+    faster = any(after > 1.01 * before for before, after in pairwise(slopes))
+    require(not faster, f"its state grows faster than the time: {measured}")
+    return f"{declared}: {measured}"
+
+
+def state_bytes(model: AnyRecognizer, sizes: Sequence[int]) -> Iterator[int]:
+    """Bytes of one lane's state after each number of frames, in ascending order."""
+    state, seen = model.initial_state(1), 0
+    for size in sizes:
+        while seen < size:
+            length = min(CALL, size - seen)
+            state = model.remember(draw(model, 1, length, seed=seen), state)
+            seen += length
+        yield state.nbytes
+
+
+def draw(model: AnyRecognizer, n_lanes: int, n_frames: int, seed: int = 0) -> Tensor:
+    """Features (b, l, d), the same for the same seed."""
+    drawn = torch.randn(n_lanes, n_frames, model.feature_width, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(model.device, model.dtype)
+
+
+def whole(model: AnyRecognizer, features: Tensor) -> Tensor:
+    """Logits of a procedure in one call."""
+    logits: Tensor = model.forward_features(features).logits
+    return logits
+
+
+def in_pieces(
+    model: AnyRecognizer, features: Tensor, lengths: Sequence[int], state: object = None
+) -> tuple[Tensor, object]:
+    """Logits of a procedure in calls of these lengths, and the state after the last."""
+    logits = []
+    for piece in features.split(list(lengths), dim=1):
+        output = model.forward_features(piece, state)
+        state = output.state
+        logits.append(output.logits)
+    return torch.cat(logits, dim=1), state
+
+
+def spread(logits: Tensor) -> float:
+    """Largest distance of a phase's logits (b, l, k) from their mean over time: the median over phases, so
+    that one masked phase has no effect."""
+    values = logits.double()
+    return float((values - values.mean(1, keepdim=True)).abs().amax((0, 1)).median())
+
+
+def excess(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """|a - b| in units of `scale`, reduced where a logit is so large that rounding alone moves it. Up to
+    TOLERANCE counts as equal."""
+    allowed = scale + ROUNDING / TOLERANCE * b.double().abs()
+    return ((a.double() - b.double()).abs() / allowed.clamp(min=1e-30)).nan_to_num(torch.inf, torch.inf)
+
+
+def difference(a: Tensor, b: Tensor, scale: float | None = None) -> float:
+    """The largest difference of logits in units of `scale` or the spread of b; infinite where one is not
+    finite. Pass a scale for few frames, whose own spread is too small."""
+    require(a.shape == b.shape, f"logits of shape {tuple(a.shape)} instead of {tuple(b.shape)}")
+    return float(excess(a, b, spread(b) if scale is None else scale).max())
+
+
+def require_equal(a: Tensor, b: Tensor, otherwise: str, scale: float | None = None) -> str:
+    """Refuse logits that differ by more than rounding."""
+    largest = difference(a, b, scale)
+    require(largest <= TOLERANCE, f"{otherwise} (largest difference {largest:.1e} of the logits' spread)")
+    return f"largest difference {largest:.1e}"
+
+
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ContractError(otherwise)

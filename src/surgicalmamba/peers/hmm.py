@@ -1,14 +1,13 @@
-"""The classical baseline: a classifier that sees one frame, and an online hidden Markov model over its
-answers.
+"""The classical baseline: a classifier of single frames, and an online hidden Markov model over its answers.
 
 Published: EndoNet classifies each frame (a support vector machine on its features) and runs a hidden Markov
 model over the answers.
 Uncertain: EndoNet's is a two-level model with Gaussian mixtures over the classifier's confidences; its sizes
 are not given.
 Changed: the classifier is logistic regression, trained by the same trainer as every other network; the model
-has one level, and its transitions, first phases and phase shares are counted in the training labels. What a
-frame says about a phase is the classifier's probability divided by the phase's share, which is the usual way
-to join the two. The answer is the forward filter's: online, exact."""
+has one level, and its transitions, first phases and phase shares are counted in the training labels. The
+evidence of a frame for a phase is the classifier's probability divided by the phase's share, the usual way to
+combine the two. The answer is that of the forward filter: online and exact."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,9 +23,14 @@ from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
 class HMMConfig(RecognizerConfig):
     evidence_weight: float = Field(
-        1.0, gt=0, description="Power of a frame's evidence. 1 takes neighbouring frames as independent; less hedges against that."
+        1.0,
+        gt=0,
+        description="Exponent of a frame's evidence. 1 treats neighbouring frames as independent; less is "
+        "more cautious.",
     )
-    pseudo_count: float = Field(0.5, gt=0, description="Added to every count, so that what training never showed stays possible.")
+    pseudo_count: float = Field(
+        0.5, gt=0, description="Added to every count, so that events absent from training stay possible."
+    )
 
 
 @dataclass(frozen=True)
@@ -61,19 +65,22 @@ class FrameHMM(Recognizer[BeliefState]):
 
     @torch.no_grad()
     def measure(self, features: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
-        """Count first phases, shares and transitions between neighbouring labelled frames. The classifier
-        begins at the shares: what it says before it has learned anything is then no evidence for any
-        phase."""
+        """Count first phases, shares and transitions between neighbouring labelled frames. The classifier's
+        bias starts at the shares, so before training it gives no evidence for any phase."""
         super().measure(features, labels)
         k = self.n_phases
-        first, share, transition = (torch.full(shape, self.config.pseudo_count, dtype=torch.float64) for shape in ((k,), (k,), (k, k)))
+        first, share, transition = (
+            torch.full(shape, self.config.pseudo_count, dtype=torch.float64) for shape in ((k,), (k,), (k, k))
+        )
         for video in labels:
             known = video[video >= 0]
             if len(known):
                 first[known[0]] += 1
             share += torch.bincount(known, minlength=k)
             pairs = torch.stack([video[:-1], video[1:]])[:, (video[:-1] >= 0) & (video[1:] >= 0)]
-            transition.index_put_((pairs[0], pairs[1]), torch.ones(pairs.shape[1], dtype=torch.float64), accumulate=True)
+            transition.index_put_(
+                (pairs[0], pairs[1]), torch.ones(pairs.shape[1], dtype=torch.float64), accumulate=True
+            )
         self.log_first.copy_((first / first.sum()).log())
         self.log_share.copy_((share / share.sum()).log())
         self.log_transition.copy_((transition / transition.sum(1, keepdim=True)).log())

@@ -1,4 +1,4 @@
-"""A network in the style of LoViT (Liu et al., 2023): two local windows of different length, a global view,
+"""A network in the style of LoViT (Liu et al., 2023): two local windows of different length, a global part,
 and a transition map.
 
 Published: features of a ViT-B/16 trained with temporal context; two cascaded local transformers, each an
@@ -9,8 +9,8 @@ Uncertain: windows of 100 and 500 frames, 2 + 2 layers, width 512 and 8 heads co
 global part, feed-forward width, dropout, the way vectors are joined and the weight of the map's loss are not
 known.
 Changed: the local parts keep keys and values instead of re-encoding their window (peers/attention.py). The
-global part is full causal attention with a cache, where ProbSparse attention lets only a sample of the frames
-ask. Local and global vectors are concatenated. The map is the trainer's transition target, drawn from the
+global part is full causal attention with a cache, where ProbSparse attention computes only a sample of the
+queries. Local and global vectors are concatenated. The map is the trainer's transition target, drawn from the
 labels of the whole video with the paper's deviations of 2 and 12 seconds: it peaks on the new phase's first
 frame, while the released map is also 1 on the frame before, falls with 13 and ends at three deviations."""
 
@@ -46,7 +46,9 @@ class LoViTConfig(AttentionConfig):
     n_heads: Positive = Field(8, description="Attention heads. Port: 8.")
     d_hidden: Positive = Field(1024, description="Width of the feed-forward layers. Not published.")
     dropout: float = Field(0.1, ge=0, lt=1, description="After every sublayer. Not published.")
-    map_weight: float = Field(1.0, ge=0, description="Weight of the transition map's loss. Not published; 0 leaves it out.")
+    map_weight: float = Field(
+        1.0, ge=0, description="Weight of the transition map's loss. Not published; 0 leaves it out."
+    )
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,17 @@ class LoViT(Recognizer[LoViTState]):
         self.embed = nn.Linear(config.feature_width, width)
         self.small = LocalTransformer(width, config.small_window, config.n_layers, *shape)
         self.large = LocalTransformer(width, config.large_window, config.n_layers, *shape)
-        self.global_layers = nn.ModuleList(TransformerLayer(width, *shape) for _ in range(config.n_global_layers))
+        self.global_layers = nn.ModuleList(
+            TransformerLayer(width, *shape) for _ in range(config.n_global_layers)
+        )
         self.fusion = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.LayerNorm(width))
         self.classifier = nn.Linear(width, config.n_phases)
         self.transition = nn.Linear(width, 1)
 
     def initial_state(self, n_lanes: int) -> LoViTState:
         cache = self.zeros(n_lanes, 0, self.config.n_global_layers, 2 * self.config.d_model)
-        return LoViTState((0,) * n_lanes, self.small.initial_state(cache), self.large.initial_state(cache), cache)
+        small, large = self.small.initial_state(cache), self.large.initial_state(cache)
+        return LoViTState((0,) * n_lanes, small, large, cache)
 
     def temporal(self, features: Tensor, state: LoViTState) -> Output[LoViTState]:
         length = features.shape[1]
@@ -93,7 +98,8 @@ class LoViT(Recognizer[LoViTState]):
         x, cache = attend_to_all(self.global_layers, x, state.cache, state.frame_index, mask)
         joined = self.fusion(torch.cat([local, x], dim=-1))
         auxiliary = {"transition_map": self.transition(joined)[..., 0]} if self.training else {}
-        return Output(self.classifier(joined), None, replace(state, small=small, large=large, cache=cache).advance(length), auxiliary)
+        after = replace(state, small=small, large=large, cache=cache).advance(length)
+        return Output(self.classifier(joined), None, after, auxiliary)
 
     def training_loss(
         self, output: Output[LoViTState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None

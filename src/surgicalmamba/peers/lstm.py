@@ -1,13 +1,13 @@
-"""The carried LSTM of "BN-pitfalls" (ConvNeXt-LSTM): one recurrent layer whose state runs through the whole
-procedure.
+"""The carried LSTM of "BN-pitfalls" (ConvNeXt-LSTM): one recurrent layer whose state is carried through the
+procedure; and before it the LSTM layers that other networks use.
 
 Published (code): features -> one-layer LSTM of 512 units -> linear; the hidden state is carried from clip to
-clip in training and test, cut off from its gradients at clip ends and emptied at a video's start; clips of 64
-frames (256 as first stage of DACAT), one video at a time, AdamW at 1e-5 (1e-4 where the bottom three stages
-of the backbone are frozen), weight decay 0.01, cross-entropy, up to 200 epochs.
+clip in training and test, detached at clip ends and reset at a video's start; clips of 64 frames (256 as
+first stage of DACAT), one video at a time, AdamW at 1e-5 (1e-4 where the bottom three stages of the backbone
+are frozen), weight decay 0.01, cross-entropy, up to 200 epochs.
 Uncertain: nothing of the temporal part.
-Changed: it runs on the features it is given; the paper's subject, batch normalisation inside the backbone,
-does not arise, since our backbone has none."""
+Changed: it runs on any features; the paper's subject, batch normalisation inside the backbone, does not
+arise, since our backbone has none."""
 
 from dataclasses import dataclass, replace
 
@@ -21,12 +21,10 @@ from surgicalmamba.core.ssd import in_full_precision
 from surgicalmamba.core.state import LaneState, TensorRecord
 from surgicalmamba.model.recognizer import Output, Recognizer, RecognizerConfig
 
-# LSTMs inside other networks: layers whose memory is carried from call to call, and one that starts anew for every frame.
-
 
 @dataclass(frozen=True)
 class LSTMMemory(TensorRecord):
-    """What LSTM layers carry on, lanes first."""
+    """The carried state of LSTM layers, lanes first."""
 
     hidden: Tensor  # (b, n_layers, d)
     cell: Tensor  # (b, n_layers, d)
@@ -36,8 +34,7 @@ class LSTMMemory(TensorRecord):
 def run_lstm(lstm: nn.LSTM, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x (b, l, d_in), hidden and cell (n_layers, b, d) -> outputs (b, l, d) and both states.
 
-    In full precision, as every carried state is; besides, not every processor has an LSTM in half
-    precision."""
+    In full precision, like every carried state; and not every device has an LSTM in half precision."""
     y, (hidden, cell) = lstm(x, (hidden.contiguous(), cell.contiguous()))
     return y, hidden, cell
 
@@ -50,16 +47,16 @@ class LSTMLayers(nn.Module):
         self.lstm = nn.LSTM(d_in, width, n_layers, batch_first=True, dropout=dropout)
 
     def forward(self, x: Tensor, memory: LSTMMemory) -> tuple[Tensor, LSTMMemory]:
-        """x (b, l, d_in) -> (b, l, d) and what to carry on."""
+        """x (b, l, d_in) -> (b, l, d) and the state after it."""
         y, hidden, cell = run_lstm(self.lstm, x, memory.hidden.transpose(0, 1), memory.cell.transpose(0, 1))
         return y, LSTMMemory(hidden.transpose(0, 1), cell.transpose(0, 1))
 
 
 class ClipLSTM(nn.Module):
-    """An LSTM that starts from zeros some frames before every frame and gives its last output.
+    """An LSTM that starts from zeros some frames before every frame and returns its last output.
 
-    The input's share of the gates is computed once per frame, not once per window that holds it; only the
-    recurrence runs in each."""
+    The input's part of the gates is computed once per frame, not once per window that contains it; only the
+    recurrence runs in each window."""
 
     def __init__(self, d_in: int, width: int) -> None:
         super().__init__()
@@ -69,7 +66,8 @@ class ClipLSTM(nn.Module):
         """line (b, W - 1 + l, d_in), tail first; is_frame (b, l, W), oldest first: places before the
         procedure leave the LSTM empty. Returns (b, l, d)."""
         n_lanes, length, size = is_frame.shape
-        driven = F.linear(line, self.cell.weight_ih, self.cell.bias_ih + self.cell.bias_hh)  # (b, W - 1 + l, 4 d)
+        bias = self.cell.bias_ih + self.cell.bias_hh
+        driven = F.linear(line, self.cell.weight_ih, bias)  # (b, W - 1 + l, 4 d)
         hidden = cell = driven.new_zeros(n_lanes, length, self.cell.hidden_size)
         for step in range(size):
             gates = driven[:, step : step + length] + F.linear(hidden, self.cell.weight_hh)
@@ -113,4 +111,3 @@ class CarriedLSTM(Recognizer[LSTMState]):
         y, hidden, cell = run_lstm(self.lstm, features, state.hidden[None], state.cell[None])
         after = replace(state, hidden=hidden[0], cell=cell[0]).advance(features.shape[1])
         return Output(self.classifier(y), None, after)
-

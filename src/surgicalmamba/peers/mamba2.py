@@ -29,25 +29,32 @@ from surgicalmamba.model.surgical_mamba import CausalConv, DualPathBlock, PathCo
 
 
 class Mamba2Config(RecognizerConfig):
-    form: Literal["control", "upstream"] = Field("control", description="The SurgicalMamba paper's control block, or Mamba-2's own.")
+    form: Literal["control", "upstream"] = Field(
+        "control", description="The SurgicalMamba paper's control block, or Mamba-2's own."
+    )
     d_model: Positive = Field(768, description="Width. Paper's control: 768.")
     n_blocks: Positive = Field(4, description="Blocks. Paper's control: 4.")
     d_state: Positive = Field(64, description="State width N. Paper's control: 64; upstream: 128.")
     d_head: Positive = Field(64, description="Head width P. Upstream: 64.")
     expand: Positive = Field(2, description="Inner width over model width. Upstream: 2.")
     d_conv: int = Field(4, ge=2, description="Taps of the causal convolution, frames. Upstream: 4.")
-    ffn_ratio: Positive = Field(4, description="Feed-forward width over model width, in the control's blocks. Release: 4.")
+    ffn_ratio: Positive = Field(
+        4, description="Feed-forward width over model width, in the control's blocks. Release: 4."
+    )
 
     @model_validator(mode="after")
     def _check_heads(self) -> "Mamba2Config":
         if self.expand * self.d_model % self.d_head:
-            raise ValueError(f"d_head={self.d_head} does not divide the inner width {self.expand * self.d_model} (expand x d_model).")
+            inner = f"the inner width {self.expand * self.d_model} (expand x d_model)"
+            raise ValueError(f"d_head={self.d_head} does not divide {inner}.")
         return self
 
     @property
     def path(self) -> PathConfig:
         """The control's only path."""
-        return PathConfig(d_state=self.d_state, d_head=self.d_head, expand=self.expand, d_conv=self.d_conv, rotation=None)
+        return PathConfig(
+            d_state=self.d_state, d_head=self.d_head, expand=self.expand, d_conv=self.d_conv, rotation=None
+        )
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,9 @@ class ControlBlock(nn.Module):
 
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()
-        self.block = DualPathBlock(config.d_model, config.path, None, config.ffn_ratio, config.clip_len, slow_carries=True)
+        self.block = DualPathBlock(
+            config.d_model, config.path, None, config.ffn_ratio, config.clip_len, slow_carries=True
+        )
 
     def forward(self, x: Tensor, state: PathState) -> tuple[Tensor, PathState]:
         x, _, after = self.block(x, BlockState(state, None), ())
@@ -68,8 +77,7 @@ class ControlBlock(nn.Module):
 
 
 class UpstreamBlock(nn.Module):
-    """x + out_proj(RMSNorm(y SiLU(gate))), y the scan of a projection that gives [gate, x, B, C, dt] at
-    once."""
+    """x + out_proj(RMSNorm(y SiLU(gate))), y the scan of one projection to [gate, x, B, C, dt]."""
 
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__()
@@ -93,14 +101,15 @@ class UpstreamBlock(nn.Module):
         convolved, tail = self.conv(convolved, state.conv_tail)
         x, B, C = full(F.silu(convolved)).split(self.parts, dim=-1)
         x = x.unflatten(-1, (self.n_heads, self.d_head))  # (b, l, h, p)
-        B, C = (each[:, :, None].expand(-1, -1, self.n_heads, -1) for each in (B, C))  # one group for all heads
-        y, ssm = scan(x, F.softplus(full(dt_raw) + self.dt_bias), -torch.exp(full(self.A_log)), B, C, state.ssm)
+        B, C = (each[:, :, None].expand(-1, -1, self.n_heads, -1) for each in (B, C))  # shared by all heads
+        dt, A = F.softplus(full(dt_raw) + self.dt_bias), -torch.exp(full(self.A_log))
+        y, ssm = scan(x, dt, A, B, C, state.ssm)
         y = (y + self.D[:, None] * x).flatten(-2)
         return u + self.out_proj(self.out_norm(y * F.silu(gate)).to(u.dtype)), PathState(ssm, tail, None)
 
 
 class VanillaMamba2(Recognizer[Mamba2State]):
-    """What the dual path, the rotation and the intensity of SurgicalMamba are to be compared with."""
+    """The baseline for the dual path, the rotation and the intensity of SurgicalMamba."""
 
     name = "mamba2"
     config_class = Mamba2Config
@@ -110,7 +119,9 @@ class VanillaMamba2(Recognizer[Mamba2State]):
     def __init__(self, config: Mamba2Config) -> None:
         super().__init__(config)
         make = ControlBlock if config.form == "control" else UpstreamBlock
-        self.projector = nn.Sequential(nn.Linear(config.feature_width, config.d_model), nn.LayerNorm(config.d_model))
+        self.projector = nn.Sequential(
+            nn.Linear(config.feature_width, config.d_model), nn.LayerNorm(config.d_model)
+        )
         self.blocks = nn.ModuleList(make(config) for _ in range(config.n_blocks))
         self.norm = nn.LayerNorm(config.d_model)
         self.classifier = nn.Linear(config.d_model, config.n_phases)
@@ -128,5 +139,5 @@ class VanillaMamba2(Recognizer[Mamba2State]):
         for block, before in zip(self.blocks, state.blocks, strict=True):
             x, block_state = block(x, before)
             after.append(block_state)
-        moved = Mamba2State(state.frame_index, tuple(after)).advance(features.shape[1])
-        return Output(self.classifier(self.norm(x)), None, moved)
+        next_state = Mamba2State(state.frame_index, tuple(after)).advance(features.shape[1])
+        return Output(self.classifier(self.norm(x)), None, next_state)

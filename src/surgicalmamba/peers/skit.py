@@ -1,12 +1,12 @@
-"""A network in the style of SKiT (Liu et al., ICCV 2023): a window of recent frames beside the largest values
-ever seen.
+"""A network in the style of SKiT (Liu et al., ICCV 2023): a window of recent frames, and the running maximum
+of the whole past.
 
 Published: features of a ViT-B/16, a local transformer over the last frames, and a "key recorder": a narrow
-projection whose running element-wise maximum stands for the whole past, at constant cost per frame. The code
-was withheld.
+projection whose running element-wise maximum represents the whole past, at constant cost per frame. The code
+was not released.
 Uncertain: everything below follows later open code of the group or ports: window 20 (another port: 100), 2 +
 2 layers of width 512 with 8 heads and feed-forward width 1024, recorder width 64 with ReLU and LayerNorm, and
-the way both parts are joined. That the recorder reads the projected frame features is our reading.
+the way both parts are joined. That the recorder reads the projected frame features is our interpretation.
 Changed: the local part keeps keys and values instead of re-encoding its window (peers/attention.py), so its
 reach is longer than one window. No transition map is predicted. A maximum never decays: one spurious peak
 stays for the rest of the operation."""
@@ -38,8 +38,8 @@ class SKiTConfig(AttentionConfig):
 
 @dataclass(frozen=True)
 class SKiTState(LaneState):
-    """Keys and values of the window, and the largest values so far; zeros, and not used, before the first
-    frame."""
+    """Keys and values of the window, and the largest values so far; zeros, which are ignored, before the
+    first frame."""
 
     local: LocalState
     peaks: Tensor  # (b, d_key)
@@ -57,12 +57,17 @@ class SKiT(Recognizer[SKiTState]):
         super().__init__(config)
         width = config.d_model
         self.embed = nn.Linear(config.feature_width, width)
-        self.local = LocalTransformer(width, config.window, config.n_layers, config.n_heads, config.d_hidden, config.dropout)
+        self.local = LocalTransformer(
+            width, config.window, config.n_layers, config.n_heads, config.d_hidden, config.dropout
+        )
         self.narrow = nn.Sequential(nn.Linear(width, config.d_key), nn.ReLU(), nn.LayerNorm(config.d_key))
         self.expand = nn.Sequential(nn.Linear(config.d_key, width), nn.ReLU(), nn.LayerNorm(width))
         self.fusion_norm = nn.LayerNorm(width)
         self.fusion = nn.Sequential(
-            nn.Linear(width, config.d_hidden), nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(config.d_hidden, width)
+            nn.Linear(width, config.d_hidden),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.d_hidden, width),
         )
         self.last_norm = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, config.n_phases)
@@ -82,8 +87,8 @@ class SKiT(Recognizer[SKiTState]):
 
 
 def running_maximum(values: Tensor, before: Tensor, frame_index: tuple[int, ...]) -> Tensor:
-    """Element-wise maximum of values (b, l, d) up to each frame; `before` (b, d) counts where a lane has seen
-    frames already."""
+    """Element-wise maximum of values (b, l, d) up to each frame, and of `before` (b, d) in lanes that have
+    seen frames already."""
     fresh = torch.tensor([seen == 0 for seen in frame_index], device=values.device)[:, None]
     earlier = before.masked_fill(fresh, -torch.inf)[:, None]
     return torch.cat([earlier, values], dim=1).cummax(dim=1).values[:, 1:]

@@ -1,14 +1,14 @@
 """SR-Mamba (Cao et al., 2024): Mamba blocks that scan the video in both directions; and the same blocks with
-the forward scan alone.
+the forward scan only.
 
 Published: a ResNet-34 trained together with a bidirectional Mamba decoder in one step, with workflow
 anticipation as an auxiliary target. The repository holds no code. Scanning backwards in time needs the
-future: an online answer at frame t takes a scan of everything up to t in both directions, anew for every
-frame, at O(T) per frame and O(T^2) per video.
+future: an online answer at frame t needs a new scan of everything up to t in both directions for every frame,
+at O(T) per frame and O(T^2) per video.
 Uncertain: widths, depth, how the two directions are joined (here: summed before the gate), and the auxiliary
 target, which is left out.
 Changed: the blocks are those of our single-path control (SSD path, gated RMSNorm, feed-forward), without its
-LayerNorm after the first projection; from `sr-mamba-forward` only the direction differs. Evaluation re-scans
+LayerNorm after the first projection; `sr-mamba-forward` differs only in the direction. Evaluation re-scans
 the prefix for every frame and is causal. Training, as published, answers all frames of a clip from one pass
 over the procedure up to the clip's end, so a training frame sees the rest of its clip. With a single block
 the backward scan adds nothing online: at the newest frame it has seen that frame alone. What it adds comes
@@ -39,7 +39,9 @@ PREFIXES_AT_ONCE = 8
 class SRMambaConfig(RecognizerConfig):
     """Settings of SR-Mamba and of its forward-only control."""
 
-    d_model: Positive = Field(768, description="Width of the tokens. Not published; that of the vanilla control.")
+    d_model: Positive = Field(
+        768, description="Width of the tokens. Not published; that of the vanilla control."
+    )
     n_blocks: Positive = Field(4, description="Blocks. Not published; that of the vanilla control.")
     path: PathConfig = Field(PathConfig(rotation=None), description="Every scan, in either direction.")
     ffn_ratio: Positive = Field(4, description="Feed-forward width over model width.")
@@ -47,15 +49,16 @@ class SRMambaConfig(RecognizerConfig):
     @model_validator(mode="after")
     def _check(self) -> "SRMambaConfig":
         if self.path.rotation is not None or self.path.intensity is not None:
-            raise ValueError("path.rotation and path.intensity must be null: they are SurgicalMamba's, and these scans are plain.")
+            raise ValueError("path.rotation and path.intensity must be null: these scans are plain.")
         if self.path.expand * self.d_model % self.path.d_head:
-            raise ValueError(f"path.d_head={self.path.d_head} does not divide the inner width {self.path.expand * self.d_model}.")
+            inner = f"the inner width {self.path.expand * self.d_model}"
+            raise ValueError(f"path.d_head={self.path.d_head} does not divide {inner}.")
         return self
 
 
 def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """x (b, l, ...) with the first `lengths` (b,) of every lane, or all, in reverse order; the rest stays
-    where it is."""
+    """x (b, l, ...) with the first `lengths` (b,) frames of every lane, or all, in reverse order; the rest
+    stays in place."""
     if lengths is None:
         return x.flip(1)
     at = torch.arange(x.shape[1], device=x.device)
@@ -78,25 +81,27 @@ class ScanBlock(nn.Module):
         width = config.d_model
         self.norm = nn.LayerNorm(width)
         self.forward_path = SSMPath(width, config.path, None, conditioned=False, emits_gate=True)
-        self.backward_path = SSMPath(width, config.path, None, conditioned=False, emits_gate=False) if both_ways else None
+        self.backward_path = (
+            SSMPath(width, config.path, None, conditioned=False, emits_gate=False) if both_ways else None
+        )
         self.out_norm = nn.RMSNorm(self.forward_path.d_inner, eps=1e-5)
         self.out_proj = nn.Linear(self.forward_path.d_inner, width, bias=False)
         self.ffn_norm = nn.LayerNorm(width)
         self.ffn = FeedForward(width, config.ffn_ratio)
 
     def forward(self, x: Tensor, state: PathState, lengths: Tensor | None = None) -> tuple[Tensor, PathState]:
-        """x (b, l, d); the state is the forward scan's. lengths (b,): how many frames a lane has before
-        padding; all without it.
+        """x (b, l, d); the state is the forward scan's. lengths (b,): frames of a lane before its padding;
+        None for no padding.
 
-        The backward scan starts from nothing at a lane's last frame. Both scans meet the padding last, so it
-        changes no frame."""
+        The backward scan starts from a zero state at a lane's last frame. Both scans reach the padding last,
+        so it changes no frame."""
         u = self.norm(x)
         ahead = self.forward_path(u, state, ())
         return self._join(x, u, ahead.y, ahead.gate, lengths), ahead.state
 
     def newest(self, x: Tensor, state: PathState, lengths: Tensor) -> Tensor:
-        """What `forward` gives at each lane's last frame: (b, 1, d). There the backward scan has seen that
-        frame alone."""
+        """The output of `forward` at each lane's last frame only: (b, 1, d). There the backward scan has seen
+        just that frame."""
         u = self.norm(x)
         ahead = self.forward_path(u, state, ())
         last_x, last_u, y, gate = (last_of(line, lengths) for line in (x, u, ahead.y, ahead.gate))
@@ -105,8 +110,8 @@ class ScanBlock(nn.Module):
     def _join(self, x: Tensor, u: Tensor, y: Tensor, gate: Tensor, lengths: Tensor | None) -> Tensor:
         """The backward scan of u beside the forward scan's y, then gate and feed-forward layer."""
         if self.backward_path is not None:
-            nothing = self.backward_path.initial_state(x.shape[0], x.dtype, x.device)
-            y = y + reverse(self.backward_path(reverse(u, lengths), nothing, ()).y, lengths)
+            empty = self.backward_path.initial_state(x.shape[0], x.dtype, x.device)
+            y = y + reverse(self.backward_path(reverse(u, lengths), empty, ()).y, lengths)
         x = x + self.out_proj(self.out_norm(y * F.silu(gate)).to(x.dtype))
         return x + self.ffn(self.ffn_norm(x))
 
@@ -122,9 +127,11 @@ class ScanStack(nn.Module):
         self.classifier = nn.Linear(config.d_model, config.n_phases)
 
     def initial_state(self, like: Tensor) -> tuple[PathState, ...]:
-        """like (b, ...): the lanes, and where and in which precision memory lives."""
+        """like (b, ...): gives the number of lanes, device and dtype of the state."""
         blocks = (block for block in self.blocks if isinstance(block, ScanBlock))
-        return tuple(block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in blocks)
+        return tuple(
+            block.forward_path.initial_state(like.shape[0], like.dtype, like.device) for block in blocks
+        )
 
     def forward(
         self, features: Tensor, state: tuple[PathState, ...], lengths: Tensor | None = None
@@ -137,8 +144,8 @@ class ScanStack(nn.Module):
         return self.classifier(self.norm(x)), tuple(after)
 
     def newest(self, features: Tensor, lengths: Tensor) -> Tensor:
-        """Logits (b, k) of each lane's last frame, for lanes (b, l, d_feature) that begin here and have
-        `lengths` frames."""
+        """Logits (b, k) of each lane's last frame, for whole procedures (b, l, d_feature) of `lengths`
+        frames."""
         x, (*states, last) = self.embed(features), self.initial_state(full(features))
         *blocks, top = self.blocks
         for block, state in zip(blocks, states, strict=True):
@@ -157,7 +164,7 @@ class PrefixState(LaneState):
 
 
 class SRMamba(Recognizer[PrefixState]):
-    """Both directions: the answer at t is the last one of a scan of frames 0..t."""
+    """Both directions: the answer at t is the last output of a scan of frames 0..t."""
 
     name = "sr-mamba"
     config_class = SRMambaConfig
@@ -172,22 +179,29 @@ class SRMamba(Recognizer[PrefixState]):
         return PrefixState((0,) * n_lanes, self.zeros(n_lanes, 0, self.feature_width))
 
     def remember(self, features: Tensor, state: PrefixState) -> PrefixState:
-        """Nothing but the features is kept, so frames whose answers nobody needs cost nothing."""
+        """Only the features are kept, so nothing is scanned."""
         known = features if self.standardise is None else self.standardise(features)
         return self._remember(known, state)
 
     def _remember(self, features: Tensor, state: PrefixState) -> PrefixState:
-        return replace(state, cache=append(state.cache, full(features), state.frame_index)).advance(features.shape[1])
+        cache = append(state.cache, full(features), state.frame_index)
+        return replace(state, cache=cache).advance(features.shape[1])
 
     def temporal(self, features: Tensor, state: PrefixState) -> Output[PrefixState]:
         return self._answer(features, state, lambda known, seen, lanes: self._rescan(known, seen))
 
-    def temporal_in_training(self, features: Tensor, state: PrefixState, n_frames: Tensor) -> Output[PrefixState]:
-        return self._answer(features, state, lambda known, seen, lanes: self._scan(known, seen, n_frames[lanes]))
+    def temporal_in_training(
+        self, features: Tensor, state: PrefixState, n_frames: Tensor
+    ) -> Output[PrefixState]:
+        return self._answer(
+            features, state, lambda known, seen, lanes: self._scan(known, seen, n_frames[lanes])
+        )
 
-    def _answer(self, features: Tensor, state: PrefixState, scan: Callable[[Tensor, int, list[int]], Tensor]) -> Output[PrefixState]:
-        """`scan` gives the logits (b, l, k) of lanes that have all seen as many frames before: from what they
-        know, that number, and which lanes they are."""
+    def _answer(
+        self, features: Tensor, state: PrefixState, scan: Callable[[Tensor, int, list[int]], Tensor]
+    ) -> Output[PrefixState]:
+        """`scan` computes the logits (b, l, k) of lanes with the same number of frames before the call, from
+        all their features, this number, and the indices of the lanes."""
         length, after = features.shape[1], self._remember(features, state)
         alike: dict[int, list[int]] = defaultdict(list)
         for lane, seen in enumerate(state.frame_index):
@@ -199,16 +213,17 @@ class SRMamba(Recognizer[PrefixState]):
         return Output(torch.stack([logits[lane] for lane in range(len(state.frame_index))]), None, after)
 
     def _scan(self, known: Tensor, seen: int, n_frames: Tensor) -> Tensor:
-        """Logits after `seen` frames, (b, l, k), of one pass in both directions over known (b, seen + l, d),
-        padding left out."""
+        """Logits of the frames after the first `seen`, (b, l, k), from one pass in both directions over known
+        (b, seen + l, d) without its padding."""
         return self.stack(known, self.stack.initial_state(full(known)), seen + n_frames)[0][:, seen:]
 
     def _rescan(self, known: Tensor, seen: int) -> Tensor:
-        """The last logits of a pass over every prefix that ends after `seen` frames: (b, l, k). Several
-        prefixes share a pass."""
+        """The last logits of a pass over every prefix of more than `seen` frames: (b, l, k). Several prefixes
+        share a pass."""
         answers = []
         for start in range(seen + 1, known.shape[1] + 1, PREFIXES_AT_ONCE):
-            stops = torch.arange(start, min(start + PREFIXES_AT_ONCE, known.shape[1] + 1), device=known.device)
+            stop = min(start + PREFIXES_AT_ONCE, known.shape[1] + 1)
+            stops = torch.arange(start, stop, device=known.device)
             lengths = stops.repeat(len(known))
             prefixes = known[:, : int(stops[-1])].repeat_interleave(len(stops), 0)
             answers.append(self.stack.newest(prefixes, lengths).unflatten(0, (len(known), len(stops))))
@@ -223,7 +238,7 @@ class ForwardState(LaneState):
 
 
 class SRMambaForward(Recognizer[ForwardState]):
-    """The causal control: the same blocks with the forward scan alone, whose state is carried on."""
+    """The causal control: the same blocks with the forward scan only, whose state is carried."""
 
     name = "sr-mamba-forward"
     config_class = SRMambaConfig

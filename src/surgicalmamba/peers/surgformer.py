@@ -10,11 +10,11 @@ class token follows, whose answers for the class token are averaged over frames;
 the window goes both ways, but the window ends now.
 Uncertain: nothing of the temporal part.
 Changed: a frame is one feature instead of 196 patches: spatial attention is between this feature and the
-class token. Feature projection and learned codes of the 16 places stand for patch embedding and its position
-codes. Nothing can be kept between frames but the raw features, because tokens mix from the first block on, so
-a live frame costs 16 tokens through every block.
-Not taken over: Kinetics weights, mixup and other image augmentation, stochastic depth, and the variant in
-which the last frame's class token attends to the others (HTA-KCA)."""
+class token. A feature projection and learned codes of the 16 places replace patch embedding and its position
+codes. Only the raw features can be kept between frames, because tokens mix from the first block on; so a live
+frame costs 16 tokens through every block.
+Left out: Kinetics weights, mixup and other image augmentation, stochastic depth, and the variant in which the
+last frame's class token attends to the others (HTA-KCA)."""
 
 from dataclasses import dataclass, replace
 
@@ -33,9 +33,13 @@ from surgicalmamba.peers.attention import AttentionConfig, join_window
 class SurgformerConfig(AttentionConfig):
     """Settings of Surgformer at feature level."""
 
-    clip_len: Positive = Field(64, description="Frames per call in training; each of them is a window of its own.")
+    clip_len: Positive = Field(
+        64, description="Frames per call in training; each of them is a window of its own."
+    )
     n_frames: Positive = Field(16, description="Frames in a window. Release: 16.")
-    stride: Positive = Field(4, description="Frames from one of the window to the next. Release: 4 at one frame per second.")
+    stride: Positive = Field(
+        4, description="Frames from one of the window to the next. Release: 4 at one frame per second."
+    )
     d_model: Positive = Field(768, description="Width of the tokens. Release: 768.")
     n_blocks: Positive = Field(12, description="Blocks. Release: 12.")
     n_heads: Positive = Field(12, description="Attention heads. Release: 12.")
@@ -44,13 +48,14 @@ class SurgformerConfig(AttentionConfig):
     @model_validator(mode="after")
     def _check(self) -> "SurgformerConfig":
         if self.n_frames % 4:
-            raise ValueError(f"n_frames={self.n_frames} is not a multiple of 4: the scales are a quarter, a half and all of a window.")
+            problem = f"n_frames={self.n_frames} is not a multiple of 4"
+            raise ValueError(f"{problem}: the scales are a quarter, a half and all of a window.")
         return self
 
 
 @dataclass(frozen=True)
 class SurgformerState(LaneState):
-    """The features a later window may reach back to."""
+    """The features that later windows may contain."""
 
     features: Tensor  # (b, (n_frames - 1) * stride, d_feature)
 
@@ -72,7 +77,7 @@ class Surgformer(Recognizer[SurgformerState]):
         self.place_codes = nn.Parameter(torch.zeros(config.n_frames, width))
         blocks = [HierarchicalBlock(width, config.n_heads, config.mlp_ratio) for _ in range(config.n_blocks)]
         self.blocks = nn.ModuleList(blocks)
-        for block in blocks[1:]:  # as released: temporal attention enters the later blocks only as it is learned
+        for block in blocks[1:]:  # as released: there temporal attention starts at zero
             nn.init.zeros_(block.temporal_out.weight)
             nn.init.zeros_(block.temporal_out.bias)
         self.norm = nn.LayerNorm(width, eps=1e-6)
@@ -89,8 +94,9 @@ class Surgformer(Recognizer[SurgformerState]):
         place = torch.tensor(state.frame_index, device=features.device)[:, None] + step
         ages = window_ages(place, self.config.n_frames, self.config.stride)  # (b, l, n)
         slots = state.features.shape[1] + step[:, None] - ages
-        tokens = self.embed(line)[torch.arange(n_lanes, device=features.device)[:, None, None], slots] + self.place_codes
-        tokens = tokens.flatten(0, 1)  # (b l, n, d): every frame's window by itself
+        lanes = torch.arange(n_lanes, device=features.device)[:, None, None]
+        tokens = self.embed(line)[lanes, slots] + self.place_codes
+        tokens = tokens.flatten(0, 1)  # (b l, n, d): a window per frame
         summary = self.class_token.to(tokens.dtype).expand(tokens.shape[0], 1, -1)
         for block in self.blocks:
             tokens, summary = block(tokens, summary)
@@ -110,12 +116,12 @@ def window_ages(place: Tensor, n_frames: int, stride: int) -> Tensor:
 
 class HierarchicalBlock(nn.Module):
     """Temporal attention at three scales, attention between each frame and the class token, and an MLP, each
-    added to what it got."""
+    with a residual."""
 
     def __init__(self, width: int, n_heads: int, mlp_ratio: int) -> None:
         super().__init__()
         self.temporal_norm = nn.LayerNorm(width, eps=1e-6)
-        self.scales = nn.ModuleList(SelfAttention(width, n_heads) for _ in range(3))  # a quarter, a half, all of the window
+        self.scales = nn.ModuleList(SelfAttention(width, n_heads) for _ in range(3))  # quarter, half, all
         self.temporal_out = nn.Linear(width, width)
         self.frame_norm = nn.LayerNorm(width, eps=1e-6)
         self.frame_attention = SelfAttention(width, n_heads)
@@ -125,8 +131,7 @@ class HierarchicalBlock(nn.Module):
     def forward(self, tokens: Tensor, summary: Tensor) -> tuple[Tensor, Tensor]:
         """tokens (m, n, d), class token (m, 1, d); m windows."""
         tokens = tokens + self.temporal_out(self.hierarchical(self.temporal_norm(tokens)))
-        n_frames = tokens.shape[1]
-        pairs = torch.stack([summary.expand(-1, n_frames, -1), tokens], dim=2)  # (m, n, 2, d): class token and feature of each frame
+        pairs = torch.stack([summary.expand(-1, tokens.shape[1], -1), tokens], dim=2)  # (m, n, 2, d)
         mixed = self.frame_attention.between_two(self.frame_norm(pairs))
         summary = summary + mixed[:, :, 0].mean(1, keepdim=True)
         tokens = tokens + mixed[:, :, 1]
@@ -158,13 +163,17 @@ class SelfAttention(nn.Module):
 
     def mix(self, x: Tensor) -> Tensor:
         """x (m, n, d) -> (m, n, d)."""
-        query, key, value = (part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.packed(x).chunk(3, dim=-1))
+        query, key, value = (
+            part.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for part in self.packed(x).chunk(3, dim=-1)
+        )
         return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
 
     def between_two(self, x: Tensor) -> Tensor:
-        """The answer for sets of two tokens (..., 2, d), where the softmax is a sigmoid of the difference:
-        many small sets at once."""
-        query, key, value = (part.unflatten(-1, (self.n_heads, -1)) for part in self.packed(x).chunk(3, dim=-1))  # (..., 2, h, c)
+        """Attention within sets of two tokens (..., 2, d), where the softmax is a sigmoid of the difference:
+        fast for many small sets."""
+        parts = self.packed(x).chunk(3, dim=-1)
+        query, key, value = (part.unflatten(-1, (self.n_heads, -1)) for part in parts)  # (..., 2, h, c)
         (first, second), (early, late) = key.unbind(-3), value.unbind(-3)
-        share = torch.sigmoid((query * (first - second).unsqueeze(-3)).sum(-1, keepdim=True) / query.shape[-1] ** 0.5)
+        scores = (query * (first - second).unsqueeze(-3)).sum(-1, keepdim=True)
+        share = torch.sigmoid(scores / query.shape[-1] ** 0.5)
         return self.project((late.unsqueeze(-3) + share * (early - late).unsqueeze(-3)).flatten(-2))

@@ -1,4 +1,4 @@
-"""SV-RCNet: an LSTM that starts anew on the last few frames for every prediction.
+"""SV-RCNet: an LSTM that runs over the last few frames for every prediction, from zeros.
 
 Published (code): features -> LSTM of 512 units -> dropout 0.5 -> linear, trained end to end on clips of 3
 frames (Caffe; SGD 5e-4, momentum 0.9, LSTM rate ten times the backbone's) or 4 frames (PyTorch; Adam 1e-3,
@@ -22,7 +22,9 @@ from surgicalmamba.peers.lstm import ClipLSTM
 
 
 class SVRCNetConfig(RecognizerConfig):
-    n_frames: Positive = Field(4, description="Frames the LSTM sees. Published: 3 (Caffe) and 4 (PyTorch); 10 in TMRNet's copy.")
+    n_frames: Positive = Field(
+        4, description="Frames the LSTM sees. Published: 3 (Caffe) and 4 (PyTorch); 10 in TMRNet's copy."
+    )
     d_hidden: Positive = Field(512, description="Units of the LSTM. Published: 512.")
     dropout: float = Field(0.5, ge=0, lt=1, description="Before the classifier. Published: 0.5.")
 
@@ -35,7 +37,7 @@ class WindowState(LaneState):
 
 
 class SVRCNet(Recognizer[WindowState]):
-    """A memory of a few seconds: what a recurrent network can do without carrying its state."""
+    """A recurrent network with a memory of a few seconds, because its state is not carried."""
 
     name = "sv-rcnet"
     config_class = SVRCNetConfig

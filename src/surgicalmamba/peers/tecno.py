@@ -7,7 +7,7 @@ stage reads the softmax of the first. L = 8, F = 32 in the released configuratio
 cross-entropy weighted by median frequency; features of a ResNet-50 trained on phases and tools.
 Uncertain: how much of the published score is the feature extractor's.
 Changed: no softmax before the cross-entropy (the released training applies it twice); the losses of the
-stages are summed, not averaged, and label smoothing, where it is asked for, is on the last stage. Streaming
+stages are summed, not averaged, and label smoothing, if configured, is on the last stage only. Streaming
 keeps the last 2 x dilation inputs of every layer."""
 
 from collections.abc import Iterable
@@ -25,8 +25,12 @@ from surgicalmamba.train.losses import masked_cross_entropy
 
 
 class TeCNOConfig(RecognizerConfig):
-    n_stages: Positive = Field(2, description="Stages; each refines the softmax of the one before. Published: 2.")
-    n_layers: Positive = Field(8, description="Layers of a stage; dilations 1 to 2^(n_layers - 1). Published: 8, best model 9.")
+    n_stages: Positive = Field(
+        2, description="Stages; each refines the softmax of the one before. Published: 2."
+    )
+    n_layers: Positive = Field(
+        8, description="Layers of a stage; dilations 1 to 2^(n_layers - 1). Published: 8, best model 9."
+    )
     n_maps: Positive = Field(32, description="Feature maps of a stage. Published: 32, best model 64.")
     dropout: float = Field(0.5, ge=0, lt=1, description="In every layer. Published: 0.5.")
 
@@ -65,22 +69,24 @@ class Stage(nn.Module):
         super().__init__()
         self.spans = [2 * 2**layer for layer in range(config.n_layers)]
         self.enter = nn.Conv1d(d_in, config.n_maps, 1)
-        self.layers = nn.ModuleList(DilatedLayer(config.n_maps, span // 2, config.dropout) for span in self.spans)
+        self.layers = nn.ModuleList(
+            DilatedLayer(config.n_maps, span // 2, config.dropout) for span in self.spans
+        )
         self.leave = nn.Conv1d(config.n_maps, config.n_phases, 1)
 
     def forward(self, x: Tensor, state: StageState) -> tuple[Tensor, StageState]:
         """x (b, d_in, l) -> logits (b, k, l)."""
-        y = self.enter(x)
-        tails = []
-        for layer, tail in zip(self.layers, state.tails.to(y.dtype).transpose(1, 2).split(self.spans, dim=2), strict=True):
+        y, tails = self.enter(x), []
+        before = state.tails.to(y.dtype).transpose(1, 2).split(self.spans, dim=2)
+        for layer, tail in zip(self.layers, before, strict=True):
             y, tail = layer(y, tail)
             tails.append(tail)
         return self.leave(y), StageState(torch.cat(tails, dim=2).transpose(1, 2).to(state.tails.dtype))
 
 
 class TeCNO(Recognizer[TeCNOState]):
-    """A fixed receptive field: 1 + 2 (2^L - 1) frames per stage, 17 minutes at one frame per second for 8
-    layers and two stages."""
+    """Its receptive field is fixed: 1 + 2 (2^L - 1) frames per stage, 17 minutes at one frame per second for
+    8 layers and two stages."""
 
     name = "tecno"
     config_class = TeCNOConfig
@@ -105,12 +111,12 @@ class TeCNO(Recognizer[TeCNOState]):
     def temporal(self, features: Tensor, state: TeCNOState) -> Output[TeCNOState]:
         x, states, logits = features.transpose(1, 2), [], []
         for number, (stage, before) in enumerate(zip(self.stages, state.stages, strict=True)):
-            said, after = stage(x if number == 0 else torch.softmax(x, dim=1), before)
-            x = said
+            x, after = stage(x if number == 0 else torch.softmax(x, dim=1), before)
             states.append(after)
-            logits.append(said.transpose(1, 2))
-        earlier = {f"stage{number}": said for number, said in enumerate(logits[:-1])} if self.training else {}
-        return Output(logits[-1], None, replace(state, stages=tuple(states)).advance(features.shape[1]), earlier)
+            logits.append(x.transpose(1, 2))
+        earlier = {f"stage{number}": each for number, each in enumerate(logits[:-1])} if self.training else {}
+        next_state = replace(state, stages=tuple(states)).advance(features.shape[1])
+        return Output(logits[-1], None, next_state, earlier)
 
     def training_loss(
         self, output: Output[TeCNOState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None

@@ -1,18 +1,18 @@
-"""TMRNet (Jin et al., TMI 2021): a short clip's LSTM that asks a memory bank of its own past outputs.
+"""TMRNet (Jin et al., TMI 2021): an LSTM over a short clip that attends to a bank of its own past outputs.
 
-Published (code released): an LSTM of 512 over the last 10 frames, started anew for every frame, gives S. A
-bank holds what a copy of that model, trained before and frozen, gave for the 30 frames before, newest first.
-A temporal variation layer takes the element-wise maximum of five views of the bank: convolutions of kernel 3,
-5 and 7, a maximum of neighbours, and the bank itself. A non-local operator lets S ask the result: scaled dot
-product, LayerNorm, ReLU, linear, dropout 0.2, added to S. S and the answer are joined, linear 512, dropout
-0.5, ReLU, linear.
+Published (code released): an LSTM of 512 over the last 10 frames, from zeros for every frame, gives S. A bank
+holds the outputs of a pretrained, frozen copy of that model for the 30 frames before, newest first. A
+temporal variation layer takes the element-wise maximum of five views of the bank: convolutions of kernel 3, 5
+and 7, a maximum of neighbours, and the bank itself. S attends to the result by a non-local operator: scaled
+dot product, LayerNorm, ReLU, linear, dropout 0.2, added to S. S and the answer are joined, linear 512,
+dropout 0.5, ReLU, linear.
 Uncertain: nothing of the temporal part.
-Changed: one LSTM serves both and no gradient flows into the bank, so one training does. The first 9 frames
-have no published answer and the released bank of a new video reads on into the video before it; here the clip
-and the bank are shorter at a procedure's start, and an empty bank answers with zeros before the LayerNorm.
-Also: each frame's share in the convolutions is computed once, not once per window it lies in, and the key and
+Changed: one LSTM is used for both and no gradient flows into the bank, so one training is enough. The first 9
+frames have no published answer and the released bank of a new video continues into the previous video; here
+the clip and the bank are shorter at a procedure's start, and an empty bank gives zeros before the LayerNorm.
+Each frame's part in the convolutions is computed once, not once per window that contains it, and the key and
 value projections act on the query and the answer instead of on 30 entries; the numbers are the same. The key
-has no bias, which would move no weight."""
+has no bias, which would change no attention weight."""
 
 from dataclasses import dataclass, replace
 
@@ -34,16 +34,23 @@ class TMRNetConfig(RecognizerConfig):
 
     clip_frames: Positive = Field(10, description="Frames the LSTM runs over for every answer. Release: 10.")
     bank_len: Positive = Field(30, description="Past outputs in the memory bank. Release: 30.")
-    d_hidden: Positive = Field(512, description="Units of the LSTM, and width of all that follows. Release: 512.")
-    kernels: tuple[Positive, ...] = Field((3, 5, 7), min_length=1, description="Taps of each convolution over the bank. Release: 3, 5, 7.")
-    attention_dropout: float = Field(0.2, ge=0, lt=1, description="After the non-local operator. Release: 0.2.")
+    d_hidden: Positive = Field(
+        512, description="Units of the LSTM, and width of all that follows. Release: 512."
+    )
+    kernels: tuple[Positive, ...] = Field(
+        (3, 5, 7), min_length=1, description="Taps of each convolution over the bank. Release: 3, 5, 7."
+    )
+    attention_dropout: float = Field(
+        0.2, ge=0, lt=1, description="After the non-local operator. Release: 0.2."
+    )
     dropout: float = Field(0.5, ge=0, lt=1, description="Before the last layer. Release: 0.5.")
 
     @model_validator(mode="after")
     def _check(self) -> "TMRNetConfig":
         even = [kernel for kernel in self.kernels if kernel % 2 == 0]
         if even:
-            raise ValueError(f"kernels={self.kernels}: {even[0]} is even, so it has no middle; use odd kernels, such as {even[0] + 1}.")
+            problem = f"kernels={self.kernels}: {even[0]} is even, so it has no middle"
+            raise ValueError(f"{problem}; use odd kernels, such as {even[0] + 1}.")
         return self
 
 
@@ -70,8 +77,15 @@ class TMRNet(Recognizer[TMRNetState]):
         self.variation = TemporalVariation(width, config.kernels, config.bank_len)
         self.query, self.value = nn.Linear(width, width), nn.Linear(width, width)
         self.key = nn.Linear(width, width, bias=False)
-        self.answer = nn.Sequential(nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width), nn.Dropout(config.attention_dropout))
-        self.head = nn.Sequential(nn.Linear(2 * width, width), nn.Dropout(config.dropout), nn.ReLU(), nn.Linear(width, config.n_phases))
+        self.answer = nn.Sequential(
+            nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width), nn.Dropout(config.attention_dropout)
+        )
+        self.head = nn.Sequential(
+            nn.Linear(2 * width, width),
+            nn.Dropout(config.dropout),
+            nn.ReLU(),
+            nn.Linear(width, config.n_phases),
+        )
 
     def initial_state(self, n_lanes: int) -> TMRNetState:
         config = self.config
@@ -81,18 +95,20 @@ class TMRNet(Recognizer[TMRNetState]):
     def temporal(self, features: Tensor, state: TMRNetState) -> Output[TMRNetState]:
         length, config = features.shape[1], self.config
         line, tail = join_window(state.features, features)
-        short = self.lstm(line, seen_in_window(state.frame_index, length, config.clip_frames, features.device))
+        is_frame = seen_in_window(state.frame_index, length, config.clip_frames, features.device)
+        short = self.lstm(line, is_frame)
         bank, bank_tail = join_window(state.bank, short.detach())
-        exists = seen_in_window(state.frame_index, length, config.bank_len + 1, features.device)[..., :-1].flip(-1)  # newest first
-        answer = self._ask(short, self.variation(bank[:, :-1], length), exists)
+        exists = seen_in_window(state.frame_index, length, config.bank_len + 1, features.device)[..., :-1]
+        answer = self._ask(short, self.variation(bank[:, :-1], length), exists.flip(-1))  # newest first
         logits = self.head(torch.cat([short, short + answer], dim=-1))
         return Output(logits, None, replace(state, features=tail, bank=full(bank_tail)).advance(length))
 
     def _ask(self, short: Tensor, bank: Tensor, exists: Tensor) -> Tensor:
-        """The non-local operator: short (b, l, d) asks bank (b, l, n, d), of which exists (b, l, n)."""
-        carried_back = self.query(short) @ self.key.weight
-        scores = torch.einsum("bld,blnd->bln", carried_back, bank) / bank.shape[-1] ** 0.5
-        weights = scores.masked_fill(~exists, torch.finfo(scores.dtype).min).softmax(-1) * exists  # an empty bank weighs nothing
+        """The non-local operator: short (b, l, d) attends to the entries of bank (b, l, n, d) that exist."""
+        query = self.query(short) @ self.key.weight
+        scores = torch.einsum("bld,blnd->bln", query, bank) / bank.shape[-1] ** 0.5
+        scores = scores.masked_fill(~exists, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1) * exists  # an empty bank has no weight
         found = torch.einsum("bln,blnd->bld", weights, bank)
         return self.answer(F.linear(found, self.value.weight) + self.value.bias * exists[..., :1])
 
@@ -101,28 +117,32 @@ class TemporalVariation(nn.Module):
     """Element-wise maximum over the bank, its convolutions (zeros beyond its ends) and the larger of each
     entry and its newer neighbour.
 
-    Entry i of a bank that ends before frame t belongs to frame t - 1 - i. Far from both ends of the bank its
-    value depends on that frame and its neighbours alone, so it is computed once per frame for each distance
-    from an end that matters, and then put into banks."""
+    Entry i of a bank that ends before frame t belongs to frame t - 1 - i. Its value depends on that frame,
+    its neighbours, and on the distance to an end of the bank within the reach of a kernel. So it is computed
+    once per frame and distance, and then copied into the banks."""
 
     def __init__(self, width: int, kernels: tuple[int, ...], bank_len: int) -> None:
         super().__init__()
         self.bank_len, self.reach = bank_len, max(kernels) // 2
-        self.convolutions = nn.ModuleList(nn.Conv1d(width, width, kernel, padding=kernel // 2) for kernel in kernels)
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(width, width, kernel, padding=kernel // 2) for kernel in kernels
+        )
 
     def forward(self, line: Tensor, length: int) -> Tensor:
         """line (b, bank_len + l - 1, d), oldest first -> the banks of l frames (b, l, n, d), newest first."""
-        taps = [[line @ tap.T for tap in convolution.weight.unbind(-1)] for convolution in self._convolutions()]  # (b, t, d) per tap
+        kernels = [convolution.weight.unbind(-1) for convolution in self._convolutions()]
+        taps = [[line @ tap.T for tap in kernel] for kernel in kernels]  # (b, t, d) per tap
         places = [(min(i, self.reach), min(self.bank_len - 1 - i, self.reach)) for i in range(self.bank_len)]
         values = {place: self._value(line, taps, *place) for place in set(places)}
         last = self.bank_len - 1
-        return torch.stack([values[place][:, last - i : last - i + length] for i, place in enumerate(places)], dim=2)
+        banks = [values[place][:, last - i : last - i + length] for i, place in enumerate(places)]
+        return torch.stack(banks, dim=2)
 
     def _convolutions(self) -> list[nn.Conv1d]:
         return [convolution for convolution in self.convolutions if isinstance(convolution, nn.Conv1d)]
 
     def _value(self, line: Tensor, taps: list[list[Tensor]], n_newer: int, n_older: int) -> Tensor:
-        """The layer's value at every frame (b, t, d) if its bank had so many newer and older entries, up to
+        """The layer's value at every frame (b, t, d) for a bank with this many newer and older entries, up to
         the reach of a kernel."""
         newer = shifted(line, -1) if n_newer else torch.zeros_like(line)
         value = torch.maximum(line, newer)
@@ -136,5 +156,5 @@ class TemporalVariation(nn.Module):
 
 
 def shifted(line: Tensor, by: int) -> Tensor:
-    """The line (b, t, d) as seen `by` frames later, or earlier if negative; zeros beyond its ends."""
+    """The line (b, t, d) moved `by` frames later, or earlier if negative; zeros beyond its ends."""
     return F.pad(line, (0, 0, by, -by))

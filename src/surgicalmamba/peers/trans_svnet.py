@@ -1,5 +1,5 @@
-"""Trans-SVNet (Gao et al., MICCAI 2021): a small transformer that lets the current frame ask the last answers
-of TeCNO.
+"""Trans-SVNet (Gao et al., MICCAI 2021): a small transformer in which the current frame attends to the last
+answers of TeCNO.
 
 Published (code): frozen frame features and a frozen TeCNO (8 layers, 32 maps). A transformer as wide as there
 are phases, with 8 heads of 32, feed-forward width 32, one encoder layer, one decoder layer and no positional
@@ -9,10 +9,9 @@ the phases, is the logits. Residual sums are normalised without learned scale. T
 other: SGD for the features, Adam 5e-4 for TeCNO, Adam 1e-3 for 25 epochs for the transformer.
 Uncertain: nothing of the temporal part.
 Changed: TeCNO learns at the same time, from its own cross-entropy, and gets no gradient from the transformer:
-one training at one rate. As in the release, where TeCNO is finished by then, the transformer learns from
-answers without dropout; TeCNO learns with it. Class weights, where they are asked for, are on the answers of
-both; the release weighs TeCNO's alone. The zeros before the start take part in the attention, as
-published."""
+one training at one rate. As in the release, where TeCNO is trained before, the transformer learns from
+answers without dropout; TeCNO learns with it. Class weights, if configured, apply to both; in the release
+only to TeCNO. The zeros before the start take part in the attention, as published."""
 
 import math
 from collections.abc import Iterator
@@ -58,8 +57,8 @@ class TransSVNet(Recognizer[TransSVNetState]):
 
     def __init__(self, config: TransSVNetConfig) -> None:
         super().__init__(config)
-        known = TeCNOConfig.model_fields.keys() - {"backbone", "standardise"}  # features arrive encoded and standardised
-        settings = {name: value for name, value in dict(config).items() if name in known}
+        names = TeCNOConfig.model_fields.keys() - {"backbone", "standardise"}  # TeCNO gets final features
+        settings = {name: value for name, value in dict(config).items() if name in names}
         self.tecno = TeCNO(TeCNOConfig(**{**settings, "d_feature": config.feature_width}))
         shape = (config.n_phases, config.n_heads, config.d_head, config.d_hidden)
         self.embed = nn.Linear(config.feature_width, config.n_phases, bias=False)
@@ -72,24 +71,34 @@ class TransSVNet(Recognizer[TransSVNetState]):
     def temporal(self, features: Tensor, state: TransSVNetState) -> Output[TransSVNetState]:
         return self._ask(features, state, self.tecno.temporal(features, _memory_of_tecno(state)))
 
-    def temporal_in_training(self, features: Tensor, state: TransSVNetState, n_frames: Tensor) -> Output[TransSVNetState]:
-        """TeCNO twice: with dropout for its own loss, and as it is live for the transformer and for what is
-        carried on."""
+    def temporal_in_training(
+        self, features: Tensor, state: TransSVNetState, n_frames: Tensor
+    ) -> Output[TransSVNetState]:
+        """Run TeCNO twice: with dropout for its own loss, and without for the transformer and the carried
+        state."""
         learning = self.tecno.temporal(features, _memory_of_tecno(state))
         with torch.no_grad(), at_rest(self.tecno):
-            said = self.tecno.temporal(features, _memory_of_tecno(state))
-        return replace(self._ask(features, state, said), auxiliary={**learning.auxiliary, "tecno": learning.logits})
+            answers = self.tecno.temporal(features, _memory_of_tecno(state))
+        auxiliary = {**learning.auxiliary, "tecno": learning.logits}
+        return replace(self._ask(features, state, answers), auxiliary=auxiliary)
 
-    def _ask(self, features: Tensor, state: TransSVNetState, said: Output[TeCNOState]) -> Output[TransSVNetState]:
-        """The transformer's answers from what TeCNO has said to these frames."""
-        recent, answers = windows(said.logits.detach(), state.answers)  # (b, l, n, k)
+    def _ask(
+        self, features: Tensor, state: TransSVNetState, tecno: Output[TeCNOState]
+    ) -> Output[TransSVNetState]:
+        """The transformer's answers from those of TeCNO for these frames."""
+        recent, answers = windows(tecno.logits.detach(), state.answers)  # (b, l, n, k)
         recent = recent.flatten(0, 1)
         query = torch.tanh(self.embed(features)).flatten(0, 1)[:, None]  # (b l, 1, k)
         logits = self.decoder(query, self.encoder(recent, recent)).unflatten(0, features.shape[:2])[:, :, 0]
-        return Output(logits, None, replace(state, stages=said.state.stages, answers=answers).advance(features.shape[1]))
+        after = replace(state, stages=tecno.state.stages, answers=answers)
+        return Output(logits, None, after.advance(features.shape[1]))
 
     def training_loss(
-        self, output: Output[TransSVNetState], labels: Tensor, target: Tensor, class_weights: Tensor | None = None
+        self,
+        output: Output[TransSVNetState],
+        labels: Tensor,
+        target: Tensor,
+        class_weights: Tensor | None = None,
     ) -> Tensor | None:
         """Cross-entropy of every stage of TeCNO."""
         return cross_entropy_of(output.auxiliary.values(), labels, class_weights)
@@ -101,7 +110,7 @@ def _memory_of_tecno(state: TransSVNetState) -> TeCNOState:
 
 @contextmanager
 def at_rest(network: nn.Module) -> Iterator[None]:
-    """In evaluation mode for a while."""
+    """In evaluation mode inside the context."""
     was_training = network.training
     network.eval()
     try:
@@ -119,14 +128,17 @@ class NarrowLayer(nn.Module):
         self.width, self.n_heads = width, n_heads
         self.query, self.key, self.value = (nn.Linear(width, n_heads * d_head, bias=False) for _ in range(3))
         self.out = nn.Linear(n_heads * d_head, width, bias=False)
-        self.feed_forward = nn.Sequential(nn.Linear(width, d_hidden, bias=False), nn.ReLU(), nn.Linear(d_hidden, width, bias=False))
+        self.feed_forward = nn.Sequential(
+            nn.Linear(width, d_hidden, bias=False), nn.ReLU(), nn.Linear(d_hidden, width, bias=False)
+        )
 
     def forward(self, x: Tensor, source: Tensor) -> Tensor:
-        """x (m, q, k) asks source (m, n, k): (m, q, k).
+        """x (m, q, k) attends to source (m, n, k): (m, q, k).
 
         Tokens are narrower than heads, so the products of a head's matrices are small, k x k, and attention
         runs on the tokens themselves: (x Wq)(s Wk)^T = x (Wq Wk^T) s^T, and P (s Wv) Wo = (P s)(Wv Wo)."""
-        query, key, value = (part.weight.unflatten(0, (self.n_heads, -1)) for part in (self.query, self.key, self.value))  # (h, p, k)
+        layers = (self.query, self.key, self.value)
+        query, key, value = (layer.weight.unflatten(0, (self.n_heads, -1)) for layer in layers)  # (h, p, k)
         pairs = torch.einsum("hpi,hpj->hij", query, key) / math.sqrt(query.shape[1])
         asked = torch.einsum("mqi,hij->mhqj", x, pairs)
         tokens = source[:, None].expand(-1, self.n_heads, -1, -1)

@@ -1,1 +1,1 @@
-"""Training: the losses of the paper's section "Output head and training objectives"."""
+"""Training and offline prediction: settings, losses, the loop, its state on disk, runs and predictions."""

@@ -1,5 +1,6 @@
-"""Settings of a training run. Where the paper is silent the authors' released value is the default, and the
-description says so."""
+"""Settings of a training run, as models whose descriptions are the documentation (`setting_rows`).
+
+Where the paper gives no value, the default is that of the authors' release, and the description says so."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,22 +20,35 @@ NotNegative = Annotated[float, Field(ge=0)]
 
 
 class DataSettings(Section):
-    """Which videos, and how they come."""
+    """Which videos are used, and how they are loaded."""
 
     path: str | None = Field(None, description="A prepared dataset (a folder with dataset.json).")
-    split: str | None = Field(None, description="Split to train and validate on; null is the dataset's first. Test is never touched.")
+    split: str | None = Field(
+        None,
+        description="Split to train and validate on; null is the dataset's first. Test is never used.",
+    )
     n_lanes: Positive = Field(4, description="Procedures that advance in parallel. Release: 1.")
-    workers: Positive = Field(2, description="Threads that read ahead.")
+    workers: Positive = Field(2, description="Threads that load clips in advance.")
     feature_dropout: Share = Field(
-        0.0, description="Share of feature values set to 0 in training, anew every epoch; for presence features, such as tools."
+        0.0,
+        description="Share of feature values set to 0 in training, drawn again every epoch; for presence "
+        "features, such as tools.",
     )
     feature_jitter: NotNegative = Field(
-        0.0, description="Every feature of a procedure scaled and moved at random by so many deviations in training; for measured signals."
+        0.0,
+        description="Every feature of a procedure is scaled and shifted at random by this many deviations in "
+        "training; for measured signals.",
     )
-    feature_grain: NotNegative = Field(0.0, description="Noise on every feature value in training, in deviations over its procedure.")
-    augment: AugmentConfig | None = Field(AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none.")
+    feature_grain: NotNegative = Field(
+        0.0, description="Noise on every feature value in training, in deviations over its procedure."
+    )
+    augment: AugmentConfig | None = Field(
+        AugmentConfig(), description="Image augmentation; null for none. Feature datasets have none."
+    )
     allow_overlap: bool = Field(
-        False, description="Accept a published split with validation videos inside training; the epoch kept is then chosen on seen videos."
+        False,
+        description="Accept a published split with validation videos inside training; the best epoch is then "
+        "chosen on videos of the training set.",
     )
 
 
@@ -42,63 +56,88 @@ class LossSettings(Section):
     """The clip loss of section 3.6."""
 
     label_smoothing: Share = Field(0.1, description="Paper: 'with label smoothing', no value; release: 0.1.")
-    smooth_weight: NotNegative = Field(0.15, description="w_sm. Paper: 0.15; release: 1.0. 0 leaves the smoothness loss out.")
+    smooth_weight: NotNegative = Field(
+        0.15, description="w_sm. Paper: 0.15; release: 1.0. 0 leaves the smoothness loss out."
+    )
     transition_weight: NotNegative = Field(0.5, description="w_trans. Paper: 0.5; release: 1.0.")
     rise_s: float = Field(2.0, gt=0, description="sigma_L of the transition target, seconds. Paper: 2.")
     fall_s: float = Field(12.0, gt=0, description="sigma_R of the transition target, seconds. Paper: 12.")
     target_scope: Literal["video", "clip"] = Field(
         "video",
-        description="Transition target of the whole video, as in the paper; or of each clip by itself in the release's form: peak on "
-        "the old phase's last frame, cut at 3 sigma, boundaries between clips lost.",
+        description="Transition target of the whole video, as in the paper; or of each clip by itself, as in "
+        "the release: peak on the old phase's last frame, cut at 3 sigma, boundaries between clips lost.",
     )
     class_weights: Literal["none", "inverse-sqrt", "median-frequency"] = Field(
-        "none", description="Weigh phases by the inverse root of their training frames, or by the median share over their own (TeCNO)."
+        "none",
+        description="Weight phases by the inverse root of their training frames, or by the median share over "
+        "their own share (TeCNO).",
     )
 
 
 class OptimSettings(Section):
     """AdamW with warm-up and cosine decay."""
 
-    lr: float = Field(1e-4, gt=0, description="Learning rate of the temporal model. Paper: not given; release: 1e-4.")
+    lr: float = Field(
+        1e-4, gt=0, description="Learning rate of the temporal model. Paper: not given; release: 1e-4."
+    )
     backbone_lr: float = Field(5e-5, gt=0, description="Learning rate of the backbone. Release: 5e-5.")
     backbone_lr_decay: float = Field(
-        1.0, gt=0, le=1, description="Layer-wise rates: each backbone stage below the last learns slower by this factor; 1 for none."
+        1.0,
+        gt=0,
+        le=1,
+        description="Layer-wise rates: each backbone stage below the last has its rate multiplied by this; "
+        "1 for none.",
     )
     weight_decay: NotNegative = Field(0.01, description="AdamW's decay. Release: 0.01.")
     decay_on: Literal["matrices", "all"] = Field(
-        "matrices", description="What is decayed: matrices only (no norms, biases, scales), or all but A and D as in the release."
+        "matrices",
+        description="What is decayed: matrices only (no norms, biases, scales), or all but A and D as in the "
+        "release.",
     )
     eps: float = Field(
         1e-18,
         gt=0,
-        description="AdamW's eps. Release: 1e-8, which freezes the rotation while its angles are small: at the paper's size its gradients "
-        "lie near 1e-11.",
+        description="AdamW's eps. Release: 1e-8, which freezes the rotation while its angles are small: at "
+        "the paper's size its gradients are near 1e-11.",
     )
     clip_norm: float = Field(1.0, gt=0, description="Largest gradient norm. Release: 1.0.")
     lr_step: Literal["update", "video"] = Field(
-        "update", description="What moves the learning rate along its schedule: every update, or every finished video as in the release."
+        "update",
+        description="When the learning rate moves along its schedule: at every update, or at every finished "
+        "video as in the release.",
     )
     warmup_epochs: NotNegative = Field(2.0, description="Epochs of linear warm-up. Release: 10 of 50.")
-    final_lr_share: Share = Field(0.01, description="Learning rate at the end, as a share of the peak. Release: 0.1.")
-    clips_per_update: Positive = Field(1, description="TBPTT window: clips per update. Paper: 1, gradients stop there; release: 6.")
-    average_decay: Share = Field(0.0, description="Exponential moving average of the weights, per update; 0 for none.")
+    final_lr_share: Share = Field(
+        0.01, description="Learning rate at the end, as a share of the peak. Release: 0.1."
+    )
+    clips_per_update: Positive = Field(
+        1, description="TBPTT window: clips per update. Paper: 1, gradients stop there; release: 6."
+    )
+    average_decay: Share = Field(
+        0.0, description="Exponential moving average of the weights, per update; 0 for none."
+    )
 
 
 class RecognizerSettings(Section):
-    """Which network is trained. Its own settings stand beside `name`, `preset` and `variant`, as fields of
-    its config class: `{name: lstm, d_hidden: 64}`. They are put over those of the preset."""
+    """Which network is trained. The fields of its config class stand beside `name`, `preset` and `variant`:
+    `{name: lstm, d_hidden: 64}`. They override those of the preset."""
 
     name: str = Field(DEFAULT, description="surgicalmamba, or a peer such as tecno (docs/peers.md).")
     preset: str = Field(
-        "paper", description="Settings to start from: paper, release (model and recipe) or tiny. A peer takes its backbone from it."
+        "paper",
+        description="Settings to start from: paper, release (model and recipe) or tiny. A peer takes its "
+        "backbone from it.",
     )
-    variant: str = Field("full", description="Row of the ablation table, such as full or without-z (VARIANTS); peers have none.")
+    variant: str = Field(
+        "full",
+        description="Row of the ablation table, such as full or without-z (VARIANTS); peers have none.",
+    )
     network: RecognizerConfig
 
     @model_validator(mode="before")
     @classmethod
     def _read_network(cls, values: object) -> object:
-        """Build the network's config from the settings that stand beside its name."""
+        """Build the network's config from the settings beside its name."""
         if not isinstance(values, Mapping) or "network" in values:
             return values
         choice = {key: values[key] for key in ("name", "preset", "variant") if key in values}
@@ -107,7 +146,7 @@ class RecognizerSettings(Section):
         config_class = network_of(name).config_class
         base = {**config_class.preset_settings(str(choice.get("preset", "paper"))), **settings_of(name)}
         if settings.get("d_feature") is not None and "backbone" not in settings:
-            base["backbone"] = None  # features take the place of the preset's backbone
+            base["backbone"] = None  # features replace the preset's backbone
         try:
             return {**choice, "network": config_class(**merge(base, settings))}
         except ValidationError as error:
@@ -116,7 +155,9 @@ class RecognizerSettings(Section):
     @model_validator(mode="after")
     def _check(self) -> "RecognizerSettings":
         if not isinstance(self.network, network_of(self.name).config_class):
-            raise ValueError(f"the settings are a {type(self.network).__name__}, which {self.name} does not take.")
+            raise ValueError(
+                f"the settings are a {type(self.network).__name__}, which {self.name} does not take."
+            )
         return self
 
     @model_serializer
@@ -126,17 +167,19 @@ class RecognizerSettings(Section):
 
 
 def merge(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
-    """Nested settings put over others."""
+    """Nested settings `base`, with those of `over` in their place."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
-        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        merged[key] = (
+            merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        )
     return merged
 
 
 OF_ANY_NETWORK = ("preset", "variant", "backbone", "d_feature", "standardise")
-"""Settings of `recognizer` that stay when an override names another network; all others belong to the network
-before."""
+"""Settings of `recognizer` that stay when an override names another network; all others belong to the
+previous network."""
 
 
 def merge_recognizer(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -150,9 +193,9 @@ def merge_recognizer(base: Mapping[str, object], over: Mapping[str, object]) -> 
 def in_one_section(values: Mapping[str, object]) -> dict[str, object]:
     """Settings with everything about the network under `recognizer`.
 
-    A name alone stands for its section, and version 0.1 had other places: `preset`, `variant`, the settings
-    of SurgicalMamba under `model`, those of a peer under `recognizer.settings`. A peer took from `model` what
-    any network has."""
+    A name alone is accepted as a section. Version 0.1 had other places: `preset` and `variant` at the top,
+    SurgicalMamba's settings under `model`, those of a peer under `recognizer.settings`. A peer took from
+    `model` the settings that every network has."""
     model, recognizer = values.get("model") or {}, values.get("recognizer") or {}
     model = dict(model) if isinstance(model, RecognizerConfig) else model
     recognizer = {"name": recognizer} if isinstance(recognizer, str) else recognizer
@@ -161,66 +204,102 @@ def in_one_section(values: Mapping[str, object]) -> dict[str, object]:
     old = {**{key: values[key] for key in ("preset", "variant") if key in values}, **model}
     new = {key: value for key, value in recognizer.items() if key != "settings"}
     merged = merge_recognizer(old, {**new, **(recognizer.get("settings") or {})})
-    rest = {key: value for key, value in values.items() if key not in ("preset", "variant", "model", "recognizer")}
+    rest = {
+        key: value for key, value in values.items() if key not in ("preset", "variant", "model", "recognizer")
+    }
     return {**({"recognizer": merged} if merged else {}), **rest}
 
 
-_RELEASE_AUGMENT = {"resize": 264, "scale": 0.05, "saturation": 0.0, "hue_deg": 0.0, "rgb_shift": 15.0, "probability": 0.5, "draw": "frame"}
 RELEASE_TRAINING: dict[str, object] = {
-    "data": {"n_lanes": 1, "augment": _RELEASE_AUGMENT},
+    "data": {
+        "n_lanes": 1,
+        "augment": {
+            "resize": 264,
+            "scale": 0.05,
+            "saturation": 0.0,
+            "hue_deg": 0.0,
+            "rgb_shift": 15.0,
+            "probability": 0.5,
+            "draw": "frame",
+        },
+    },
     "loss": {"smooth_weight": 1.0, "transition_weight": 1.0, "target_scope": "clip"},
-    "optim": {"lr_step": "video", "warmup_epochs": 10, "final_lr_share": 0.1, "clips_per_update": 6, "decay_on": "all", "eps": 1e-8},
+    "optim": {
+        "lr_step": "video",
+        "warmup_epochs": 10,
+        "final_lr_share": 0.1,
+        "clips_per_update": 6,
+        "decay_on": "all",
+        "eps": 1e-8,
+    },
     "precision": "bf16",
     "select_by": "accuracy",
 }
-"""What the authors' released recipe does otherwise than the defaults, beside the model; preset `release`
-fills it in."""
+"""Where the authors' released recipe differs from the defaults, apart from the model. Preset `release` fills
+it in."""
 
 RELEASE_DIFFERENCES: dict[str, str] = {
-    "windows": "a window of six clips goes on into the next video; theirs ends with its video.",
+    "windows": "a window of six clips continues into the next video; theirs ends with its video.",
     "loss of a window": "a mean over its labelled frames; theirs is the mean of its clips' means.",
     "first video": "trains at one step of the warm-up; theirs has a learning rate of 0.",
-    "brightness and contrast": "factors, contrast about mid-grey, up to 0.2; theirs adds up to 0.2 of white and scales about black.",
-    "datasets": "the values are those of Cholec80. M2CAI16 and AutoLaparo have chunks of 32 in the blocks, AutoLaparo also windows of "
-    "12 clips and 100 epochs.",
-    "split": "the dataset's own unless `data.split=release data.allow_overlap=true` asks for theirs, as `configs/release.yaml` does.",
+    "brightness and contrast": "factors, contrast about mid-grey, up to 0.2; theirs adds up to 0.2 of white "
+    "and scales about black.",
+    "datasets": "the values are those of Cholec80. M2CAI16 and AutoLaparo have chunks of 32 in the blocks, "
+    "AutoLaparo also windows of 12 clips and 100 epochs.",
+    "split": "the dataset's own unless `data.split=release data.allow_overlap=true` selects theirs, as "
+    "`configs/release.yaml` does.",
 }
 """Where a run with preset `release` still differs from the authors' code: topic, and what ours does."""
 
 
 class TrainConfig(Section):
-    """A whole run. The recognizer's preset fills in the network, and `release` the recipe; other settings
-    replace parts of it."""
+    """A whole run. The recognizer's preset fills in the network, preset `release` also the recipe; explicit
+    settings override both."""
 
     recognizer: RecognizerSettings = Field(
         default_factory=lambda: RecognizerSettings.model_validate({}),
-        description="The network to train, a name alone or with settings; phases and feature width come from the dataset.",
+        description="The network to train, a name alone or with settings; phases and feature width come from "
+        "the dataset.",
     )
     init: str | None = Field(
         None,
-        description="Checkpoint or run to fine-tune from, a folder or Hub id: every weight of it that fits the network by name and shape. "
-        "backbone_weights are loaded after it.",
+        description="Checkpoint or run to fine-tune from, a folder or Hub id: every weight of it that fits "
+        "the network by name and shape. backbone_weights are loaded after it.",
     )
-    backbone_weights: str | None = Field(None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch.")
+    backbone_weights: str | None = Field(
+        None, description="ImageNet weights for the backbone: a file or Hub id; null starts from scratch."
+    )
     allow_random_frozen: bool = Field(
-        False, description="Accept frozen backbone stages without backbone_weights: they stay at random values. For tests."
+        False,
+        description="Accept frozen backbone stages without backbone_weights: they stay at random values. For "
+        "tests.",
     )
     data: DataSettings = Field(DataSettings(), description="The prepared dataset.")
     loss: LossSettings = Field(LossSettings(), description="The objectives.")
     optim: OptimSettings = Field(OptimSettings(), description="The optimizer.")
     epochs: Positive = Field(50, description="Passes over the training videos. Release: 50 (AutoLaparo 100).")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="Of initialisation, order and augmentation.")
-    precision: Literal["float32", "bf16"] = Field("float32", description="bf16 runs projections under autocast; state and solves stay so.")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="bf16 runs projections under autocast; state and solves stay float32."
+    )
     device: str = Field("auto", description="auto, cpu, cuda or mps.")
     distributed: Literal["replicate", "shard"] = Field(
-        "replicate", description="With several processes: a whole model in each, or weights, gradients and moments split over them (FSDP)."
+        "replicate",
+        description="With several processes: a whole model in each, or weights, gradients and moments split "
+        "over them (FSDP).",
     )
-    save_every: Positive = Field(200, description="Updates between two saved training states; every epoch ends with one too.")
+    save_every: Positive = Field(
+        200, description="Updates between two saved training states; one is saved after every epoch too."
+    )
     validate_every: Positive | None = Field(
-        1, description="Epochs between two looks at the validation videos; the last always has one. null: none, the last epoch is kept."
+        1,
+        description="Epochs between two validations; the last epoch always has one. null: no validation, the "
+        "last epoch is kept.",
     )
     protocol: str = Field("strict", description="Protocol by which the best epoch is chosen.")
-    select_by: Literal["jaccard", "accuracy"] = Field("jaccard", description="Metric by which the best epoch is chosen. Release: accuracy.")
+    select_by: Literal["jaccard", "accuracy"] = Field(
+        "jaccard", description="Metric by which the best epoch is chosen. Release: accuracy."
+    )
     run: str = Field("runs/train", description="Folder of the run.")
 
     @property
@@ -237,12 +316,14 @@ class TrainConfig(Section):
 
     def for_network(self, name: str, **settings: object) -> "TrainConfig":
         """The same recipe for another network."""
-        return self.with_(recognizer=merge_recognizer(self.recognizer.model_dump(), {"name": name, **settings}))
+        return self.with_(
+            recognizer=merge_recognizer(self.recognizer.model_dump(), {"name": name, **settings})
+        )
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in_recipe(cls, values: object) -> object:
-        """Put the settings over those of the preset's recipe."""
+        """Fill in the recipe of preset `release` where the settings leave it open."""
         if not isinstance(values, Mapping) or isinstance(values.get("recognizer"), RecognizerSettings):
             return values
         values = in_one_section(values)
@@ -252,8 +333,8 @@ class TrainConfig(Section):
 
     @classmethod
     def overridden(cls, values: dict[str, object], overrides: Sequence[str]) -> dict[str, object]:
-        """Overrides of `recognizer` change the settings they name, and may name another network; others
-        replace what they name."""
+        """Apply overrides. Those of `recognizer` are merged into its settings, and may select another
+        network; others replace the value they name."""
         values = in_one_section(values)
         for text in overrides:
             change = in_one_section(override({}, [text]))
@@ -266,9 +347,6 @@ class TrainConfig(Section):
         return values
 
 
-# Every setting of a run as rows of text, read from the config models: the one source of names, defaults and descriptions.
-
-
 @dataclass(frozen=True)
 class SettingRow:
     """One setting: its dotted name as an override takes it, its default as YAML, what it does."""
@@ -279,18 +357,17 @@ class SettingRow:
 
 
 def setting_rows(section: Section, prefix: str = "") -> Iterator[SettingRow]:
-    """The settings of a section and, below each part of it, the part's own."""
+    """The settings of a section, each followed by those of its parts."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if isinstance(value, RecognizerConfig):  # its settings stand beside the network's name
+        if isinstance(value, RecognizerConfig):  # its settings have no prefix of their own
             yield from setting_rows(value, prefix)
             continue
-        choices = [t for t in (field.annotation, *get_args(field.annotation)) if isinstance(t, type) and issubclass(t, Section)]
-        if not choices:
+        types = (field.annotation, *get_args(field.annotation))
+        if not any(isinstance(t, type) and issubclass(t, Section) for t in types):
             yield SettingRow(prefix + name, _as_yaml(value), field.description or "")
             continue
-        optional = type(None) in get_args(field.annotation)
-        text = (field.description or "") + (" May be null." if optional else "")
+        text = (field.description or "") + (" May be null." if type(None) in types else "")
         yield SettingRow(prefix + name, "null" if value is None else "as below", text)
         if value is not None:
             yield from setting_rows(value, f"{prefix}{name}.")
@@ -305,4 +382,3 @@ def markdown_table(rows: Iterator[SettingRow]) -> str:
     """The rows as a Markdown table."""
     lines = ["| Setting | Default | What it is |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| `{row.name}` | {row.default} | {row.description} |" for row in rows)])
-

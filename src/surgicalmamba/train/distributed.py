@@ -1,10 +1,15 @@
-"""Several processes as one: each has its own lanes, and gradients are summed so that they equal those of one
-process with all lanes.
+"""Training in several processes: each has its own lanes, and the summed gradients equal those of one process
+with all lanes.
 
-Plain torch.distributed, started by torchrun. A wrapper library would save less than this file holds: with the
-loss divided by the number of labelled frames of all processes before the backward pass, the sum of the
-gradients is the gradient of the whole, whatever share of the frames each process has; nothing has to know
-about several calls per update or about lanes that have run out."""
+Plain torch.distributed, started by torchrun. The loss is divided by the number of labelled frames of all
+processes before the backward pass, so the sum of the gradients is the gradient of the whole, however the
+frames are shared out. This needs no wrapper library: several calls per update and lanes that have run out are
+no special cases.
+
+A model may also be sharded (FSDP): weights, gradients and moments are split over the processes as DTensors,
+and each part is put together only while it runs. `whole` returns the full value of such a tensor, `part_of`
+the piece of a full value that belongs to this process; all processes call them together, in the same order.
+Files always hold whole tensors, so any number of processes can load them."""
 
 import os
 import sys
@@ -73,7 +78,7 @@ def join_world(device: torch.device) -> World:
     if size == 1:
         return World(0, 1)
     if not dist.is_initialized():
-        # The others wait while the first one validates, which can take longer than the usual limit of minutes.
+        # The others wait while the first one validates, which can take longer than the default timeout.
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=12))
     return World(dist.get_rank(), size)
 
@@ -84,39 +89,40 @@ def leave_world() -> None:
 
 
 def leave_process() -> None:
-    """End one of several processes, whose work is done and written, without taking the interpreter down. A
-    single one goes on.
+    """Exit one of several processes without shutting the interpreter down, once its files are written. Does
+    nothing in a single process.
 
-    PyTorch's gloo threads let go of the tensors of a message a moment after it has arrived; one that does so
-    while the interpreter is being taken down aborts the process (pytorch issue 190489), and torchrun calls
-    the whole run failed."""
+    PyTorch's gloo threads release the tensors of a message shortly after it has arrived. If that happens
+    during interpreter shutdown the process aborts (pytorch issue 190489), and torchrun reports the whole run
+    as failed."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
-# One model spread over processes (PyTorch's FSDP): weights, gradients and moments are split, and a part is put together while it runs.
-#
-# A sharded tensor is a DTensor. `whole` gives its full value and `part_of` the piece of a full value that belongs here; both are for all
-# processes at once, in the same order. What is saved is always whole, so nothing on disk knows how many processes there were.
-
-
 def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
-    """Split a model's parameters over the processes, in place: backbone, each block and the head are put
+    """Split a model's parameters over the processes, in place. The backbone, each block and the head are put
     together one at a time.
 
     Gradients come out as the sum over processes, as `World.sum_gradients` gives them for whole models."""
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.utils import _pytree
 
     try:
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
     except ImportError:
-        raise ConfigError("distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade.") from None
+        raise ConfigError(
+            "distributed=shard needs a newer torch (tested with 2.13); use distributed=replicate or upgrade."
+        ) from None
     units = model.shard_units()
-    # We change no output in place, which is what this warns of.
+    # The warning is about outputs that are changed in place; we change none.
     warnings.filterwarnings("ignore", message=".*returned a view tensor", category=UserWarning)
-    _show_tensors_in_records()
+    # Gradients that enter a block through its carried state need its weights: PyTorch must find the tensors
+    # inside our records.
+    for record in (PathState, BlockState, ModelState, Output):
+        if record not in _pytree.SUPPORTED_NODES:
+            _pytree.register_dataclass(record)
     mesh = init_device_mesh(device.type, (world.size,))
     for unit in (*units, model):
         fully_shard(unit, mesh=mesh)
@@ -127,19 +133,8 @@ def shard(model: AnyRecognizer, world: World, device: torch.device) -> None:
         register_fsdp_forward_method(model, entry)
 
 
-def _show_tensors_in_records() -> None:
-    """Let PyTorch see the tensors inside our records: gradients that enter a block through its carried state
-    need its weights there."""
-    from torch.utils import _pytree
-
-    for record in (PathState, BlockState, ModelState, Output):
-        if record not in _pytree.SUPPORTED_NODES:
-            _pytree.register_dataclass(record)
-
-
 def _is_plain(tensor: Tensor) -> bool:
-    """True without importing what sharded tensors need, which takes a second that most runs can do
-    without."""
+    """Surely not sharded. Checked first because importing DTensor takes a second."""
     return type(tensor) in (Tensor, torch.nn.Parameter)
 
 
@@ -163,8 +158,8 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
 
 
 def whole_copy(model: AnyRecognizer, keep: bool) -> AnyRecognizer | None:
-    """A whole model with a sharded model's weights, in the processes that keep it. Draws no random
-    numbers."""
+    """A whole model with a sharded model's weights where `keep` is set, else None. All processes call it.
+    Draws no random numbers."""
     weights = {}
     for name, value in model.state_dict().items():
         full = whole(value)
@@ -176,4 +171,3 @@ def whole_copy(model: AnyRecognizer, keep: bool) -> AnyRecognizer | None:
         copy = type(model)(model.config)
     copy.load_state_dict(weights, assign=True)
     return copy
-

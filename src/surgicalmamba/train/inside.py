@@ -1,5 +1,8 @@
 """What the two mechanisms do, in numbers: how far and how differently states are rotated, and whether the
-intensity finds boundaries."""
+intensity finds boundaries.
+
+First the measures of rotations and of the intensity. Then `look_inside`, which collects their input while a
+model runs over videos: no second pass, and the outputs stay the same."""
 
 import math
 import random
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from surgicalmamba.core.rotation import faster_form, regram
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
+from surgicalmamba.eval.probabilities import average_precision
 from surgicalmamba.eval.segments import BURST_REACH
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
 from surgicalmamba.model.surgical_mamba import Rotator
@@ -21,9 +25,12 @@ from surgicalmamba.train.losses import UNLABELLED, phase_boundaries
 
 CHUNKS_AT_ONCE = 64
 """Chunks whose rotations are held in memory together."""
+Factors = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 AT_BOUNDARY = 0.5
-"""Transition target from which on a frame counts as being at a boundary: from 1.18 sigma_L before it to 1.18
-sigma_R after it."""
+"""A frame with at least this transition target counts as being at a boundary: from 1.18 sigma_L before it to
+1.18 sigma_R after it."""
+MOST_CHUNKS = 64
+"""Chunks per path that are kept of a validation: a bound on memory and time for any number of videos."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +48,7 @@ class Planes:
 
 @dataclass(frozen=True)
 class RotationMeasures:
-    """One path's rotations over a set of chunks; nan where there are too few of them."""
+    """One path's rotations over a set of chunks; nan where there are too few chunks."""
 
     theta_q10: float
     theta_q50: float
@@ -69,8 +76,8 @@ def content_dependence(planes: Planes) -> float:
     """|Z_c - Z_c'|_F / |Z_c - I|_F: the root mean square over all pairs of chunks and heads, over the one
     over chunks and heads.
 
-    0 for a rotation that is the same after every chunk, sqrt(2) where the turns Z - I of two chunks have
-    nothing in common. With D_c = Z_c - I the mean square over the pairs of m chunks is 2 m / (m - 1) (mean
+    0 for a rotation that is the same after every chunk, sqrt(2) where the turns Z - I of two chunks are
+    unrelated. With D_c = Z_c - I the mean square over the pairs of m chunks is 2 m / (m - 1) (mean
     |D_c|^2 - |mean D_c|^2), so no pair is formed. nan with fewer than two chunks, or where nothing turns."""
     m = len(planes)
     if m < 2:
@@ -78,13 +85,14 @@ def content_dependence(planes: Planes) -> float:
     n, r = planes.U.shape[-2:]
     identity = torch.eye(n, dtype=torch.float64)
     squares, total = 0.0, torch.zeros(())
-    for U, V, theta in zip(*(part.double().split(CHUNKS_AT_ONCE) for part in (planes.U, planes.V, planes.theta)), strict=True):
+    parts = (part.double().split(CHUNKS_AT_ONCE) for part in (planes.U, planes.V, planes.theta))
+    for U, V, theta in zip(*parts, strict=True):
         turn = regram(identity, U, V, theta, faster_form(n, r)) - identity  # (c, h, n, n)
         squares += float(turn.square().sum())
         total = total + turn.sum(0)
     if squares == 0:
         return math.nan
-    common = float((total / m).square().sum()) / (squares / m)  # share of the turns that all chunks have in common
+    common = float((total / m).square().sum()) / (squares / m)  # share of the turns common to all chunks
     return math.sqrt(2 * m / (m - 1) * max(0.0, 1 - common))
 
 
@@ -92,8 +100,8 @@ def plane_similarity(planes: Planes) -> FloatArray:
     """(chunks, chunks): mean cosine of the principal angles between a chunk's planes and another's, plane by
     plane and head by head.
 
-    A plane is what one column of U and V spans; the networks give every column its place, so like is compared
-    with like."""
+    A plane is spanned by one column of U and the same column of V. Column r of one chunk is compared with
+    column r of the other."""
     columns = torch.stack([planes.U, planes.V], dim=-1).double()  # (c, h, n, r, 2)
     bases = torch.linalg.qr(columns.permute(1, 3, 0, 2, 4).flatten(0, 1)).Q  # (h r, c, n, 2)
     total = torch.zeros(len(planes), len(planes), dtype=torch.float64)
@@ -120,17 +128,22 @@ class BoundaryFrames:
     labelled: BoolArray
     inside: BoolArray
     after: BoolArray
-    """Inside phases and after boundaries, as `around_boundaries` has it."""
+    """Inside phases and after boundaries, as `around_boundaries` defines them."""
 
 
-def boundary_frames(labels: Sequence[IntArray], targets: Sequence[FloatArray], fps: float, rise_s: float, fall_s: float) -> BoundaryFrames:
-    """The frames of these videos, given the labels and the transition target of each."""
+def boundary_frames(
+    labels: Sequence[IntArray], targets: Sequence[FloatArray], fps: float, rise_s: float, fall_s: float
+) -> BoundaryFrames:
+    """The frames of several videos, from the labels and the transition target of each."""
     around = [around_boundaries(part, fps, rise_s, fall_s) for part in labels]
     inside, after = (np.concatenate(parts) for parts in zip(*around, strict=True))
-    return BoundaryFrames(np.concatenate(targets).astype(np.float64), np.concatenate(labels) != UNLABELLED, inside, after)
+    target, labelled = np.concatenate(targets).astype(np.float64), np.concatenate(labels) != UNLABELLED
+    return BoundaryFrames(target, labelled, inside, after)
 
 
-def around_boundaries(labels: IntArray, fps: float, rise_s: float, fall_s: float) -> tuple[BoolArray, BoolArray]:
+def around_boundaries(
+    labels: IntArray, fps: float, rise_s: float, fall_s: float
+) -> tuple[BoolArray, BoolArray]:
     """Samples beyond the reach of every burst, and samples from a boundary to sigma_R after it."""
     time_s = np.arange(len(labels)) / fps
     inside, at = np.ones(len(labels), bool), np.zeros(len(labels), bool)
@@ -149,20 +162,19 @@ class IntensityMeasures:
     after_boundaries: float
     """Mean from a boundary to sigma_R after it."""
     average_precision: float
-    """Of the intensity as a detector of frames at a boundary, those with a transition target of 0.5 or
-    more."""
+    """Of the intensity as a detector of frames at a boundary (transition target of 0.5 or more): 0 to 1."""
     boundary_share: float
-    """Share of these frames: the average precision of a detector that knows nothing."""
+    """Share of these frames: the average precision of random scores."""
     bce: float
     """Binary cross-entropy with the transition target."""
     bce_of_constant: float
-    """The same for the best constant, the target's mean. An intensity that is not below it has learned
-    nothing from the frames."""
+    """The same for the best constant, the target's mean. Only an intensity below it has learned something
+    from the frames."""
 
 
 def intensity_measures(logits: FloatArray, frames: BoundaryFrames) -> IntensityMeasures:
-    """Every measure of a block's intensity logits (t). The last four are over labelled frames, as the loss
-    is."""
+    """Every measure of a block's intensity logits (t). The last four use labelled frames only, like the
+    loss."""
     intensity = 1 / (1 + np.exp(-logits))
     known, target = logits[frames.labelled], frames.target[frames.labelled]
     at_boundary = target >= AT_BOUNDARY
@@ -170,44 +182,23 @@ def intensity_measures(logits: FloatArray, frames: BoundaryFrames) -> IntensityM
     return IntensityMeasures(
         inside=_mean(intensity[frames.inside]),
         after_boundaries=_mean(intensity[frames.after]),
-        average_precision=average_precision(known, at_boundary),
+        average_precision=average_precision(known, at_boundary) / 100,
         boundary_share=_mean(at_boundary.astype(np.float64)),
         bce=_mean(np.logaddexp(0, known) - target * known),
         bce_of_constant=-constant * math.log(constant) - (1 - constant) * math.log(1 - constant),
     )
 
 
-def average_precision(scores: FloatArray, positive: BoolArray) -> float:
-    """Sum over thresholds of the precision times the gain in recall; equal scores pass a threshold together.
-    nan without positives."""
-    if not positive.any():
-        return math.nan
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(positive[order])
-    last_of_equals = np.append(np.diff(scores[order]) != 0, True)
-    hits, passed = hits[last_of_equals], np.flatnonzero(last_of_equals) + 1
-    return float(np.sum(hits / passed * np.diff(hits, prepend=0)) / hits[-1])
-
-
 def _mean(values: FloatArray) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-# Collects what the measures of `train/inside.py` need while a model runs over videos: no second pass, and the same answers.
-
-
-MOST_CHUNKS = 64
-"""Chunks per path that are kept of a validation: bounds memory and time, however many videos there are."""
-Factors = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
-
-
 @dataclass
 class ChunkSample:
-    """Summaries (h, p) of the chunks that a path closed: all in order, or `most` of them, each chunk with the
-    same chance.
+    """Summaries (h, p) of the chunks that a path closed: all in order, or a random sample of `most` of them
+    (reservoir sampling).
 
-    Which ones depends on their number alone, so epochs of a run are measured on the same chunks (reservoir
-    sampling)."""
+    The choice depends only on the number of chunks: every epoch of a run is measured on the same chunks."""
 
     most: int | None
     kept: list[Tensor] = field(default_factory=list)
@@ -215,7 +206,7 @@ class ChunkSample:
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def add(self, summaries: Tensor) -> None:
-        """Summaries of chunks that end together, one per lane: (b, h, p)."""
+        """Add the summaries of chunks that end together, one per lane: (b, h, p)."""
         for summary in summaries.detach():
             self.seen += 1
             if self.most is None or len(self.kept) < self.most:
@@ -226,7 +217,7 @@ class ChunkSample:
 
 @dataclass
 class Inside:
-    """What was seen inside a model. A network without rotators and intensity leaves it empty."""
+    """What was recorded inside a model. Stays empty for a network without rotators and intensity."""
 
     rotators: Mapping[str, Rotator]
     """By the name of their path: slow0, slow1, ..., fast0, ..., head."""
@@ -235,22 +226,22 @@ class Inside:
     """Intensity logits (l, n_blocks) of every call."""
 
     def observe(self, output: Output[Any]) -> None:
-        """Take the intensity of a call with one lane; calls come in the order of the frames."""
+        """Record the intensity of a call with one lane; calls come in the order of the frames."""
         if output.intensity_logits is not None:
             self.logits.append(output.intensity_logits[0].detach().double().cpu())
 
     @torch.inference_mode()
     def planes(self) -> dict[str, Planes]:
-        """Every path's rotations at the chunks that were kept, by the weights that the model has now."""
+        """Every path's rotations at the chunks that were kept, with the model's current weights."""
         found = {}
         for name, rotator in self.rotators.items():
             if kept := self.chunks[name].kept:
-                U, V, theta = type(rotator).factors(rotator, torch.stack(kept))  # the method itself, which records nothing
+                U, V, theta = type(rotator).factors(rotator, torch.stack(kept))  # bypasses the wrapper
                 found[name] = Planes(U.cpu(), V.cpu(), theta.cpu())
         return found
 
     def measure(self, frames: BoundaryFrames) -> "Measured":
-        """Every measure, of the paths that closed a chunk and of the blocks with intensity, for the frames
+        """Every measure of the paths that closed a chunk and of the blocks with intensity. `frames` are those
         that were observed."""
         rotations = {name: rotation_measures(planes) for name, planes in self.planes().items()}
         logits = torch.cat(self.logits).T.numpy() if self.logits else ()
@@ -261,31 +252,30 @@ class Inside:
 def look_inside(model: AnyRecognizer, most_chunks: int | None = MOST_CHUNKS) -> Iterator[Inside]:
     """Record the summary of every chunk that closes while the context is open; None keeps all of them.
 
-    `factors` of every rotator is replaced by itself with a note of its argument, and restored at the end.
-    Outside the context nothing is recorded and nothing costs; engines that captured a model before are not
-    affected."""
+    `factors` of every rotator is wrapped to record its argument, and restored at the end. Outside the context
+    nothing is recorded and there is no cost; engines that captured a model before are not affected."""
+
+    def recorded(factors: Factors, sample: ChunkSample) -> Factors:
+        def record(summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            sample.add(summary)
+            return factors(summary)
+
+        return record
+
     rotators = model.rotators()
     inside = Inside(rotators, {name: ChunkSample(most_chunks) for name in rotators})
     try:
         for name, rotator in rotators.items():
-            vars(rotator)["factors"] = _recorded(rotator.factors, inside.chunks[name])
+            vars(rotator)["factors"] = recorded(rotator.factors, inside.chunks[name])
         yield inside
     finally:
         for rotator in rotators.values():
             vars(rotator).pop("factors", None)
 
 
-def _recorded(factors: Factors, sample: ChunkSample) -> Factors:
-    def record(summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        sample.add(summary)
-        return factors(summary)
-
-    return record
-
-
 @dataclass(frozen=True)
 class Measured:
-    """What a validation found inside a model; empty for a network that has neither mechanism."""
+    """What a validation measured inside a model; empty for a network without either mechanism."""
 
     rotations: Mapping[str, RotationMeasures]
     """By path."""
@@ -293,28 +283,32 @@ class Measured:
     """By block."""
 
     def values(self) -> dict[str, float]:
-        """For the log: slow0.theta_q50, intensity1.average_precision and so on; what could not be measured is
-        left out."""
+        """For the log: slow0.theta_q50, intensity1.average_precision and so on, without nan."""
         parts: dict[str, RotationMeasures | IntensityMeasures] = {**self.rotations}
         parts |= {f"intensity{block}": measures for block, measures in enumerate(self.intensities)}
-        named = {f"{part}.{name}": value for part, measures in parts.items() for name, value in asdict(measures).items()}
+        named = {
+            f"{part}.{name}": value
+            for part, measures in parts.items()
+            for name, value in asdict(measures).items()
+        }
         return {name: value for name, value in named.items() if not math.isnan(value)}
 
     def line(self) -> str:
-        """For people: median and 0.9 quantile of theta, content dependence, average precision, each a mean
-        over blocks."""
+        """For the terminal: median and 0.9 quantile of theta, content dependence, average precision, each a
+        mean over blocks."""
         parts = []
         for group in ("slow", "fast", "head"):
-            paths = [measures for name, measures in self.rotations.items() if name.rstrip("0123456789") == group]
+            paths = [found for name, found in self.rotations.items() if name.rstrip("0123456789") == group]
             if paths:
-                median, high, content = (_mean_of(paths, name) for name in ("theta_q50", "theta_q90", "content_dependence"))
+                names = ("theta_q50", "theta_q90", "content_dependence")
+                median, high, content = (_mean_of(paths, name) for name in names)
                 parts.append(f"{group} theta {median:.2g}/{high:.2g} content {content:.2f}")
         if self.intensities:
-            precision, chance = (_mean_of(self.intensities, name) for name in ("average_precision", "boundary_share"))
+            precision = _mean_of(self.intensities, "average_precision")
+            chance = _mean_of(self.intensities, "boundary_share")
             parts.append(f"intensity AP {precision:.2f} (chance {chance:.2f})")
         return ", ".join(parts)
 
 
 def _mean_of(measures: Sequence[RotationMeasures] | Sequence[IntensityMeasures], name: str) -> float:
     return sum(float(getattr(one, name)) for one in measures) / len(measures)
-

@@ -1,7 +1,7 @@
-"""The training loop: lanes of procedures, clip by clip, the slow state carried on, one update per TBPTT
-window.
+"""The training loop: lanes of procedures, clip by clip, with carried state and one update per TBPTT window.
 
-It receives built parts and wires nothing; `train/run.py` builds them from a config."""
+In order: parameter groups, learning-rate schedule and weight average; the message for a number that is not
+finite; the `Trainer`. It receives finished parts, which `train/run.py` builds from a config."""
 
 import contextlib
 import hashlib
@@ -24,8 +24,6 @@ from surgicalmamba.train.distributed import World, part_of, whole, whole_copy
 from surgicalmamba.train.losses import TERMS, ClipLoss, Objective
 from surgicalmamba.train.state import RunState
 
-# Parameter groups by rule, the learning-rate schedule, and the average of the weights.
-
 
 def parameter_groups(model: nn.Module, settings: OptimSettings) -> list[dict[str, object]]:
     """Trainable parameters by learning rate and decay."""
@@ -34,7 +32,10 @@ def parameter_groups(model: nn.Module, settings: OptimSettings) -> list[dict[str
         if parameter.requires_grad:
             decay = settings.weight_decay if _is_decayed(name, parameter, settings.decay_on) else 0.0
             groups.setdefault((_learning_rate(name, settings), decay), []).append(parameter)
-    return [{"params": members, "lr": lr, "initial_lr": lr, "weight_decay": decay} for (lr, decay), members in groups.items()]
+    return [
+        {"params": members, "lr": lr, "initial_lr": lr, "weight_decay": decay}
+        for (lr, decay), members in groups.items()
+    ]
 
 
 def adamw(model: nn.Module, settings: OptimSettings) -> torch.optim.AdamW:
@@ -43,8 +44,8 @@ def adamw(model: nn.Module, settings: OptimSettings) -> torch.optim.AdamW:
 
 
 def _learning_rate(name: str, settings: OptimSettings) -> float:
-    """The temporal model's rate, or the backbone's, lower for every stage below the last; the stem lies below
-    the first."""
+    """The temporal model's rate, or the backbone's, which is lower for every stage below the last. The stem
+    is below the first stage."""
     if not name.startswith("backbone."):
         return settings.lr
     stage = re.match(r"backbone\.stages\.(\d)\.", name)
@@ -53,8 +54,8 @@ def _learning_rate(name: str, settings: OptimSettings) -> float:
 
 
 def _is_decayed(name: str, parameter: Tensor, rule: str) -> bool:
-    """`matrices` leaves out vectors: norms, biases, scales, A and D. Per-head biases are vectors stored as
-    one matrix."""
+    """Rule `matrices` leaves out vectors: norms, biases, scales, A and D. Per-head biases are vectors, stored
+    as one matrix."""
     last = name.rsplit(".", 1)[-1]
     if rule == "all":
         return last not in ("A_log", "D")
@@ -62,8 +63,7 @@ def _is_decayed(name: str, parameter: Tensor, rule: str) -> bool:
 
 
 def learning_rate_share(step: int, n_steps: int, warmup_steps: int, final_share: float) -> float:
-    """Linear warm-up to 1, then cosine down to `final_share` at the last step; steps are updates, or
-    videos."""
+    """Linear warm-up to 1, then cosine to `final_share` at the last step. Steps are updates or videos."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, n_steps - 1 - warmup_steps)
@@ -76,8 +76,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, share: float) -> None:
 
 
 class WeightAverage:
-    """Exponential moving average of the trainable weights, with the usual correction for the first
-    updates."""
+    """Exponential moving average of the trainable weights, with a smaller decay in the first updates."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -100,12 +99,9 @@ class WeightAverage:
                 self.values[name].copy_(held)
 
 
-# What was being computed when a number stopped being finite: video, clip and block, in one line.
-
-
 @dataclass(frozen=True)
 class Clip:
-    """One clip of every lane in the current TBPTT window, with what it was computed from."""
+    """One clip of every lane in the current TBPTT window: inputs, state before it, output and loss."""
 
     batch: ClipBatch
     features: Tensor  # (b, l, d_feature)
@@ -116,12 +112,15 @@ class Clip:
     loss: ClipLoss
 
 
-def explain(model: AnyRecognizer, objective: Objective, window: Sequence[Clip], update: int) -> NonFiniteError:
-    """Why the loss of a window is not finite. `model` must be whole; the clips are run again in order."""
+def explain(
+    model: AnyRecognizer, objective: Objective, window: Sequence[Clip], update: int
+) -> NonFiniteError:
+    """Find why the loss of a window is not finite: run its clips again. `model` must not be sharded."""
     for clip in window:
+        n_frames = torch.from_numpy(clip.batch.n_frames).to(clip.features.device)
         try:
             with torch.no_grad():
-                model.forward_features(clip.features, clip.before, torch.from_numpy(clip.batch.n_frames).to(clip.features.device))
+                model.forward_features(clip.features, clip.before, n_frames)
         except NonFiniteError as error:
             return NonFiniteError(f"{error} {place(clip.batch, error.lane, update)}", error.lane)
     for clip in window:
@@ -129,31 +128,34 @@ def explain(model: AnyRecognizer, objective: Objective, window: Sequence[Clip], 
             if found := _broken_term(objective, clip, lane):
                 return NonFiniteError(f"{found}. {place(clip.batch, lane, update)}", lane)
     videos = "; ".join(place(clip.batch, None, update) for clip in window)
-    return NonFiniteError(f"the loss is not finite, and no clip of this process repeats it. {videos}")
+    return NonFiniteError(
+        f"the loss is not finite, and running the clips of this process again does not reproduce it. {videos}"
+    )
 
 
 def _broken_term(objective: Objective, clip: Clip, lane: int) -> str | None:
-    """The first term of the loss that one lane makes infinite, and the block it is read from."""
+    """The first term of the loss that is not finite for one lane, and the logits it comes from."""
     one = slice(lane, lane + 1)
-    intensity = clip.output.intensity_logits
-    alone = Output(clip.output.logits[one].detach(), None if intensity is None else intensity[one].detach(), clip.output.state)
+    logits, intensity = clip.output.logits[one].detach(), clip.output.intensity_logits
+    intensity = None if intensity is None else intensity[one].detach()
+    alone = Output(logits, intensity, clip.output.state)
     sums = objective.of_clip(alone, clip.labels[one], clip.target[one]).sums
-    for name, value in zip(TERMS, sums, strict=False):  # a loss of the network's own cannot be had by lane
+    for name, value in zip(TERMS, sums, strict=False):  # without the network's own loss
         if not torch.isfinite(value):
-            if name != "transition" or alone.intensity_logits is None:
-                return f"the {name} loss is not finite, from logits of the head up to {float(alone.logits.abs().max()):.3g}"
-            largest = alone.intensity_logits.abs().amax((0, 1))
-            block, size = int(largest.argmax()), float(largest.max())
-            return f"the transition loss is not finite, from intensity logits of block {block} up to {size:.3g}"
+            source, largest = "logits of the head", float(logits.abs().max())
+            if name == "transition" and intensity is not None:
+                by_block = intensity.abs().amax((0, 1))
+                source = f"intensity logits of block {int(by_block.argmax())}"
+                largest = float(by_block.max())
+            return f"the {name} loss is not finite, from {source} up to {largest:.3g}"
     return None
 
 
 def gradient_error(broken: str, window: Sequence[Clip], update: int) -> NonFiniteError:
-    """For a gradient that is not finite: the weight, with its block in its name, and every clip that had a
-    part in it."""
-    part = part_of_name(broken)
-    places = "; ".join(_spans(clip.batch, None) for clip in window)
-    return NonFiniteError(f"the gradient of {broken!r} in {part} is not finite. It comes from {places}; update {update}.")
+    """For a gradient that is not finite: the parameter, its block, and every clip of the window."""
+    clips = "; ".join(_spans(clip.batch, None) for clip in window)
+    problem = f"the gradient of {broken!r} in {part_of_name(broken)} is not finite"
+    return NonFiniteError(f"{problem}. It comes from {clips}; update {update}.")
 
 
 def place(batch: ClipBatch, lane: int | None, update: int) -> str:
@@ -162,20 +164,20 @@ def place(batch: ClipBatch, lane: int | None, update: int) -> str:
 
 
 def _spans(batch: ClipBatch, lane: int | None) -> str:
-    clip_len = batch.labels.shape[1]
     if lane is None:
-        return ", ".join(_spans(batch, number) for number, video in enumerate(batch.videos) if video is not None)
+        lanes = [number for number, video in enumerate(batch.videos) if video is not None]
+        return ", ".join(_spans(batch, number) for number in lanes)
+    clip_len = batch.labels.shape[1]
     first, n = int(batch.first_sample[lane]), int(batch.is_frame[lane].sum())
     return f"video {batch.videos[lane]}, clip {first // clip_len + 1} (samples {first} to {first + n - 1})"
 
 
-AFTER_UPDATE = Callable[["Trainer", dict[str, float]], None]
+AfterUpdate = Callable[["Trainer", dict[str, float]], None]
 
 
 @dataclass
 class Trainer:
-    """A run in progress. `run_epoch` advances it; `capture` and `restore` move it between processes, bit for
-    bit."""
+    """A run in progress. `run_epoch` advances it; `capture` and `restore` save and resume it, bit for bit."""
 
     model: AnyRecognizer
     loader: ClipLoader
@@ -197,15 +199,12 @@ class Trainer:
     def epoch(self) -> int:
         return self.loader.epoch
 
-    def warmup_updates(self) -> int:
-        return round(self.settings.warmup_epochs * self.updates_per_epoch())
-
     def updates_per_epoch(self) -> int:
         return -(-len(self.loader) // self.settings.clips_per_update)
 
-    def run_epoch(self, after_update: AFTER_UPDATE) -> None:
-        """Train to the end of the epoch the loader is in. `after_update` sees each update's losses, and may
-        capture the run."""
+    def run_epoch(self, after_update: AfterUpdate) -> None:
+        """Train to the end of the loader's epoch. The callback `after_update` gets the losses of each update,
+        and may capture the run."""
         self.model.train()
         n_batches = len(self.loader)
         window: list[Clip] = []
@@ -220,7 +219,7 @@ class Trainer:
         return iter(self.loader)
 
     def _clip(self, batch: ClipBatch) -> Clip:
-        """Forward one clip of every lane; the lanes' memory goes on with its history until the window
+        """Forward one clip of every lane. The lanes' state keeps its gradient history until the window
         ends."""
         starting = [lane for lane, starts in enumerate(batch.starts) if starts]
         lanes = self.lanes if self.lanes is not None else self.model.initial_state(len(batch.videos))
@@ -231,27 +230,29 @@ class Trainer:
         assert batch.target is not None
         target = torch.from_numpy(batch.target[:, :length]).to(self.device)
         n_frames = torch.from_numpy(batch.n_frames).to(self.device)
-        self._draw_anew()
+        self._seed_clip()
+        bf16 = torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext()
         try:
-            with torch.autocast(self.device.type, torch.bfloat16) if self.autocast else contextlib.nullcontext():
+            with bf16:
                 features = self._features(inputs)
                 output = self._temporal(features, before, n_frames)
         except NonFiniteError as error:
             raise NonFiniteError(f"{error} {place(batch, error.lane, self.update)}", error.lane) from None
         self.lanes = output.state
-        own = self.model.training_loss(output, labels, target, self.objective.class_weights)
-        return Clip(batch, features, before, output, labels, target, self.objective.of_clip(output, labels, target, own))
+        network_loss = self.model.training_loss(output, labels, target, self.objective.class_weights)
+        loss = self.objective.of_clip(output, labels, target, network_loss)
+        return Clip(batch, features, before, output, labels, target, loss)
 
     def _length(self, batch: ClipBatch) -> int:
-        """Frames of a clip that are worth computing: as many as the longest lane of all processes has, for
-        sharded ones work in step."""
+        """Frames of a clip to compute: those of the longest lane of all processes, because sharded processes
+        run in step."""
         return int(self.world.join(torch.tensor([batch.n_frames.max()], device=self.device)).max())
 
-    def _draw_anew(self) -> None:
-        """What a network draws at random in training follows from the clip's place in the run, so a run that
-        goes on draws the same."""
-        place = (self.seed, self.loader.epoch, self.loader.step, self.world.rank)
-        torch.manual_seed(int.from_bytes(hashlib.sha256(repr(place).encode()).digest()[:6], "big"))
+    def _seed_clip(self) -> None:
+        """Seed torch by the clip's position in the run, so that a resumed run draws the same random numbers
+        (dropout)."""
+        position = (self.seed, self.loader.epoch, self.loader.step, self.world.rank)
+        torch.manual_seed(int.from_bytes(hashlib.sha256(repr(position).encode()).digest()[:6], "big"))
 
     def _features(self, inputs: Tensor) -> Tensor:
         """Features (b, l, d) as they are, or the backbone's for RGB bytes (b, l, h, w, 3)."""
@@ -263,14 +264,16 @@ class Trainer:
         return self.model.encode(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
     def _temporal(self, features: Tensor, before: LaneState, n_frames: Tensor) -> Output[Any]:
-        """A process that stopped alone would leave the others waiting: sharded, all look at the loss together
-        instead."""
+        """Run the network. `forward_features` also checks for values that are not finite. A sharded process
+        must not stop alone, because the others would wait for it: there `_step` checks the common loss."""
         run = self.model.advance if self.sharded else self.model.forward_features
         return run(features, before, n_frames)
 
     def _step(self, window: list[Clip]) -> dict[str, float]:
         """One optimizer update from the clips of a window; the lanes' history ends here."""
-        loss, terms = self.objective.total(sum((clip.loss for clip in window[1:]), window[0].loss), self.world)
+        loss, terms = self.objective.total(
+            sum((clip.loss for clip in window[1:]), window[0].loss), self.world
+        )
         if not torch.isfinite(terms).all():
             with self.whole_model(in_every_process=True) as model:
                 raise explain(model, self.objective, window, self.update)
@@ -284,15 +287,15 @@ class Trainer:
         return {"loss": total, **losses, "gradient_norm": norm, "lr_share": share}
 
     def _backward(self, loss: Tensor) -> None:
-        """Gradients of all processes together. Sharded ones are summed on their way."""
+        """Compute the gradients, summed over all processes. FSDP sums those of a sharded model itself."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if not self.sharded:
             self.world.sum_gradients(self.model.parameters())
 
     def _apply(self, window: list[Clip]) -> tuple[float, float]:
-        """Move the weights, and their average after them. Returns the share of the learning rate and the
-        gradient's norm."""
+        """Update the weights and their average. Returns the share of the learning rate and the gradient's
+        norm."""
         share = self._learning_rate_share(len(window))
         set_learning_rate(self.optimizer, share)
         norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm))
@@ -306,19 +309,23 @@ class Trainer:
         return share, float(norm)
 
     def _learning_rate_share(self, n_clips: int) -> float:
-        """The share of the peak for this update, which is over the last `n_clips` clips."""
-        settings, n_videos = self.settings, self.loader.n_videos
-        if settings.lr_step == "update":
-            return learning_rate_share(self.update, self.n_updates, self.warmup_updates(), settings.final_lr_share)
+        """The share of the peak learning rate for this update, which covers the last `n_clips` clips."""
+        warmup_epochs, final_share = self.settings.warmup_epochs, self.settings.final_lr_share
+        if self.settings.lr_step == "update":
+            warmup = round(warmup_epochs * self.updates_per_epoch())
+            return learning_rate_share(self.update, self.n_updates, warmup, final_share)
+        n_videos = self.loader.n_videos
         ended = self.epoch * n_videos + self.loader.videos_ended(self.loader.step - n_clips)
-        return learning_rate_share(ended, self.epochs * n_videos, round(settings.warmup_epochs * n_videos), settings.final_lr_share)
+        warmup = round(warmup_epochs * n_videos)
+        return learning_rate_share(ended, self.epochs * n_videos, warmup, final_share)
 
     @contextlib.contextmanager
     def whole_model(self, averaged: bool = False, in_every_process: bool = False) -> Iterator[AnyRecognizer]:
-        """The model with all of its weights in the first process, or in every one; averaged ones where the
-        run keeps an average.
+        """The model with all of its weights in the first process, or in every process; with `averaged`, the
+        averaged weights where the run keeps an average.
 
-        For all processes at once. In the others a sharded model stays as it is, and they must not run it."""
+        All processes call it together. A process without the whole model gets its sharded one, and must not
+        run it."""
         average = self.average if averaged else None
         if average is not None:
             average.swap(self.model)
@@ -330,7 +337,7 @@ class Trainer:
                 average.swap(self.model)
 
     def capture(self) -> RunState:
-        """Everything that decides what comes next, whole, in the first process; all of them call it, between
+        """The complete state of the run, returned in the first process. All processes call it, between
         updates."""
         tensors: dict[str, Tensor] = {}
 
@@ -346,27 +353,33 @@ class Trainer:
                 keep(f"optim.{moment}.{name}", value)
         for name, value in ({} if self.average is None else self.average.values).items():
             keep(f"average.{name}", value)
-        values: dict[str, object] = {"update": self.update, "loader": self.loader.state_dict(), "frame_index": None}
-        values["n_lanes"] = self.loader.n_lanes * self.world.size
-        if self.lanes is not None:  # of all processes, so that any number of them can go on
-            room = torch.tensor([self.lanes.length], device=self.device)
-            lanes = self.lanes.with_length(int(self.world.join(room).max()))  # processes may have got further than others
-            for i, value in enumerate(lanes.tensors()):
+        values: dict[str, object] = {"update": self.update, "loader": self.loader.state_dict()}
+        values |= {"frame_index": None, "n_lanes": self.loader.n_lanes * self.world.size}
+        if self.lanes is not None:  # of all processes, so that any number of processes can resume
+            lengths = self.world.join(torch.tensor([self.lanes.length], device=self.device))
+            for i, value in enumerate(self.lanes.with_length(int(lengths.max())).tensors()):
                 keep(f"lanes.{i}", self.world.join(value))
-            values["frame_index"] = self.world.join(torch.tensor(self.lanes.frame_index, device=self.device)).tolist()
+            frame_index = torch.tensor(self.lanes.frame_index, device=self.device)
+            values["frame_index"] = self.world.join(frame_index).tolist()
         return RunState(tensors, values)
 
     @torch.no_grad()
     def restore(self, state: RunState) -> None:
-        """Go on from a captured state, in as many processes as there are now."""
+        """Resume from a captured state, in any number of processes that divides the lanes."""
         tensors, values = state.tensors, state.values
         for name, value in self.model.state_dict().items():
             value.copy_(part_of(tensors[f"model.{name}"], value))
         for name, parameter in self.model.named_parameters():
-            moments = {key.split(".")[1]: t for key, t in tensors.items() if key.startswith("optim.") and key.split(".", 2)[2] == name}
+            moments = {
+                key.split(".")[1]: t
+                for key, t in tensors.items()
+                if key.startswith("optim.") and key.split(".", 2)[2] == name
+            }
             if moments:
-                moments = {key: t.reshape(()) if key == "step" else part_of(t, parameter) for key, t in moments.items()}
-                self.optimizer.state[parameter] = moments
+                self.optimizer.state[parameter] = {
+                    key: t.reshape(()) if key == "step" else part_of(t, parameter)
+                    for key, t in moments.items()
+                }
         if self.average is not None:
             for name, value in self.average.values.items():
                 value.copy_(part_of(tensors[f"average.{name}"], value))
@@ -375,8 +388,8 @@ class Trainer:
         self.lanes = None
         if values["frame_index"] is not None:
             frame_index: list[int] = values["frame_index"]  # type: ignore[assignment]
-            parts = iter(tensors[f"lanes.{i}"].to(self.device) for i in range(sum(name.startswith("lanes.") for name in tensors)))
+            n_parts = sum(name.startswith("lanes.") for name in tensors)
+            parts = (tensors[f"lanes.{i}"].to(self.device) for i in range(n_parts))
             lanes = self.model.initial_state(len(frame_index)).map(lambda _: next(parts)).at(frame_index)
             first = self.world.rank * self.loader.n_lanes
             self.lanes = lanes.select(range(first, first + self.loader.n_lanes))
-

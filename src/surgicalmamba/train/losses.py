@@ -26,7 +26,11 @@ def masked_cross_entropy(
     if not (labels != UNLABELLED).any():
         return logits.sum() * 0.0
     return F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), class_weights, ignore_index=UNLABELLED, label_smoothing=label_smoothing
+        logits.flatten(0, 1),
+        labels.flatten(),
+        class_weights,
+        ignore_index=UNLABELLED,
+        label_smoothing=label_smoothing,
     )
 
 
@@ -40,8 +44,7 @@ def smoothness(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean of c_t c_{t+1} KL(p_t || p_{t+1}) over neighbouring labelled frames, c the confidence.
 
     The paper gives the weights but not the measure of change; the divergence is that of the authors' release.
-    As there, gradients flow through both frames and through both confidences. logits (b, l, k), labels (b,
-    l)."""
+    As there, gradients flow through both frames and both confidences. logits (b, l, k), labels (b, l)."""
     log_p = F.log_softmax(logits, dim=-1)
     valid = (labels[:, 1:] != UNLABELLED) & (labels[:, :-1] != UNLABELLED)
     if not valid.any():
@@ -52,8 +55,7 @@ def smoothness(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def phase_boundaries(labels: Tensor) -> Tensor:
-    """Frames at which a new phase begins, skipping unlabelled stretches. labels (t) -> indices; never frame
-    0."""
+    """Frames at which a new phase begins, across unlabelled gaps. labels (t) -> indices; never frame 0."""
     labelled = (labels != UNLABELLED).nonzero()[:, 0]
     names = labels[labelled]
     return labelled[1:][names[1:] != names[:-1]]
@@ -110,7 +112,7 @@ def transition_loss(intensity_logits: Tensor, target: Tensor, labels: Tensor) ->
 
 
 TERMS = ("cross_entropy", "smoothness", "transition", "own")
-"""The last one only for a network that has a loss of its own (`Recognizer.training_loss`)."""
+"""`own` only for a network with its own loss (`Recognizer.training_loss`)."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,7 @@ class Objective:
     def of_clip(
         self, output: Output[Any], labels: Tensor, target: Tensor, network_loss: Tensor | None = None
     ) -> ClipLoss:
-        """labels and target (b, l); network_loss is `Recognizer.training_loss`, a mean over labelled
-        frames."""
+        """labels, target (b, l); network_loss: `Recognizer.training_loss`, a mean over labelled frames."""
         logits, intensity = output.logits.float(), output.intensity_logits
         valid = labels != UNLABELLED
         n_frames = valid.sum().float()
@@ -156,14 +157,14 @@ class Objective:
         return ClipLoss(torch.stack(terms) * divisors, divisors)
 
     def total(self, clips: ClipLoss, world: World) -> tuple[Tensor, Tensor]:
-        """The loss whose gradients, summed over processes, are those of the whole; and the terms of all
-        processes."""
+        """The loss of this process, whose gradients are to be summed over processes; and the terms of all
+        processes together."""
         counts = world.sum(clips.counts.detach()).clamp(min=1.0)
         terms = clips.sums / counts
         return (self.weights_of(terms) * terms).sum(), world.sum(terms.detach())
 
     def weights_of(self, terms: Tensor) -> Tensor:
-        """The weights of these terms, on their device."""
+        """The weights of the terms, on their device."""
         return self.weights[: len(terms)].to(terms.device)
 
 

@@ -1,7 +1,9 @@
 """From a config to a trained model in a run folder: build, train, validate, keep the best epoch, resume.
 
-RUN/config.yaml      the resolved config            RUN/log.jsonl     losses per update, scores and measures per epoch
-RUN/states/          what `--resume` needs          RUN/best, last    checkpoints, and predictions on validation videos"""
+RUN/config.yaml   the resolved config
+RUN/log.jsonl     losses per update, scores and measures per epoch
+RUN/states/       what `--resume` needs
+RUN/best, last    checkpoints; in best also the predictions on validation videos"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -88,25 +90,28 @@ def resume(run: Path, watcher: Watcher | None = None) -> Result:
 
 
 def open_dataset(config: TrainConfig) -> tuple[TrainConfig, PreparedDataset]:
-    """The config with its split named, and the prepared dataset. Training and validation may not share a video."""
+    """The config with the name of its split, and the prepared dataset. Refuses a video in train and val."""
     if config.data.path is None:
-        raise ConfigError("data.path is missing: give a prepared dataset, such as data.path=prepared/cholec80-tools.")
+        example = "data.path=prepared/cholec80-tools"
+        raise ConfigError(f"data.path is missing: give a prepared dataset, such as {example}.")
     dataset = PreparedDataset.open(config.data.path)
     split = config.data.split or next(iter(dataset.splits), "paper")
     train_ids = {video.id for video in dataset.split(split, "train")}
     shared = sorted(train_ids & set(dataset.splits[split].get("val", ())))
     if shared and not config.data.allow_overlap:
         problem = f"split {split!r} of {dataset.folder} has {shared[0]} in both train and val"
-        raise ConfigError(f"{problem}; use another split, or data.allow_overlap=true to repeat a published one.")
+        advice = "use another split, or data.allow_overlap=true to repeat a published one"
+        raise ConfigError(f"{problem}; {advice}.")
     return config.with_(data=config.data.with_(split=split)), dataset
 
 
 def fit_network(config: TrainConfig, dataset: PreparedDataset) -> TrainConfig:
-    """The config with its network fitted to a dataset: phases, preparation, feature width, and the variant."""
+    """The config with its network fitted to a dataset (phases, preparation, feature width) and variant."""
     stored = dataset.manifest.settings
     prepared = {key: stored[key] for key in ("box", "size", "jpeg_quality", "sampling") if key in stored}
     preprocess = PreprocessConfig().with_(**prepared, fps=str(dataset.fps))
-    changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases, "preprocess": preprocess}
+    changes: dict[str, object] = {"n_phases": len(dataset.phases), "phases": dataset.phases}
+    changes["preprocess"] = preprocess
     if dataset.kind == "features":
         changes |= {"backbone": None, "d_feature": dataset.d_feature}
     elif config.network.backbone is None:
@@ -122,16 +127,20 @@ def check_network(config: TrainConfig) -> None:
     if backbone is not None and backbone.frozen_stages and not has_weights and not config.allow_random_frozen:
         n_stages = f"{backbone.frozen_stages} stage{'s' if backbone.frozen_stages > 1 else ''}"
         raise ConfigError(
-            f"backbone_weights is null, so the backbone's stem and {n_stages} would stay frozen at random values; "
-            "give ImageNet weights (backbone_weights=FILE_OR_HUB_ID), train all stages "
+            f"backbone_weights is null, so the backbone's stem and {n_stages} would stay frozen at random "
+            "values; give ImageNet weights (backbone_weights=FILE_OR_HUB_ID), train all stages "
             "(recognizer.backbone.frozen_stages=0), or accept it (allow_random_frozen=true)."
         )
 
 
 def build_trainer(
-    config: TrainConfig, dataset: PreparedDataset, device: torch.device, world: World, watcher: Watcher | None = None
+    config: TrainConfig,
+    dataset: PreparedDataset,
+    device: torch.device,
+    world: World,
+    watcher: Watcher | None = None,
 ) -> Trainer:
-    """Every part of a run, from seeds and settings alone."""
+    """Build every part of a run from its config."""
     torch.manual_seed(config.seed)
     network, data, loss, fps = config.network, config.data, config.loss, float(dataset.fps)
     model = network_of(config.recognizer.name)(network)
@@ -209,7 +218,12 @@ def _transform(config: TrainConfig) -> Augment | WholeFrame | None:
 
 
 def _train(
-    config: TrainConfig, dataset: PreparedDataset, run: Path, device: torch.device, world: World, watcher: Watcher
+    config: TrainConfig,
+    dataset: PreparedDataset,
+    run: Path,
+    device: torch.device,
+    world: World,
+    watcher: Watcher,
 ) -> Result:
     state = load_state(run)
     start = config
@@ -250,7 +264,8 @@ def _train(
             try:
                 trainer.run_epoch(after_update)
             except NonFiniteError as error:
-                raise NonFiniteError(f"{error} The last good state is {_last_state(run, 'the start')}.") from None
+                last_state = _last_state(run, "the start")
+                raise NonFiniteError(f"{error} The last good state is {last_state}.") from None
             every = config.validate_every
             if every is None or (trainer.epoch % every and trainer.epoch < config.epochs):
                 history.append({})
@@ -287,7 +302,8 @@ def _validate(
     history: list[dict[str, float]],
     epoch: int,
 ) -> tuple[dict[str, float], Measured]:
-    """Score the validation videos and measure the inside of the model; save it and its predictions if it is the best."""
+    """Score the validation videos and measure the inside of the model. If it is the best so far, save it with
+    its predictions."""
     model.eval()
     device = next(model.parameters()).device
     with look_inside(model) as inside:
@@ -301,12 +317,17 @@ def _validate(
         info = RunInfo(dataset.name, dataset.phases, float(dataset.fps), config.data.split, config.seed)
         write_run(run / "best" / "val", info)
     loss, fps, labels = config.loss, float(dataset.fps), [video.labels for video in videos]
-    targets = [target_of(torch.from_numpy(part.copy()), loss, fps, config.network.clip_len).numpy() for part in labels]
+    targets = [
+        target_of(torch.from_numpy(part.copy()), loss, fps, config.network.clip_len).numpy()
+        for part in labels
+    ]
     return scores, inside.measure(boundary_frames(labels, targets, fps, loss.rise_s, loss.fall_s))
 
 
-def _save_models(config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, chosen: bool) -> None:
-    """Write `last`; and, where validation has chosen no epoch, the last one as `best`."""
+def _save_models(
+    config: TrainConfig, dataset: PreparedDataset, trainer: Trainer, run: Path, chosen: bool
+) -> None:
+    """Save `last`, and the same epoch as `best` if no validation has chosen one."""
     about = provenance(config, dataset, config.epochs - 1)
     with trainer.whole_model() as model:
         if trainer.world.is_first:
@@ -318,7 +339,10 @@ def _save_models(config: TrainConfig, dataset: PreparedDataset, trainer: Trainer
 
 
 def summary(
-    videos: list[PreparedVideo], predicted: dict[str, NDArray[np.int64]], dataset: PreparedDataset, protocol: str
+    videos: list[PreparedVideo],
+    predicted: dict[str, NDArray[np.int64]],
+    dataset: PreparedDataset,
+    protocol: str,
 ) -> dict[str, float]:
     """Mean accuracy, precision, recall and Jaccard of a set of videos under a protocol, in percent."""
     labels, phases = [video.labels for video in videos], [predicted[video.id] for video in videos]
@@ -328,7 +352,7 @@ def summary(
 
 
 def provenance(config: TrainConfig, dataset: PreparedDataset, epoch: int) -> dict[str, object]:
-    """What a checkpoint records about its training. The network's settings are the checkpoint's own."""
+    """What a checkpoint records about its training, beside its network's settings."""
     settings = json.loads(config.model_dump_json(exclude={"recognizer", "run"}))
     network = {key: getattr(config.recognizer, key) for key in ("name", "preset", "variant")}
     about = {"dataset": dataset.name, "split": config.data.split, "seed": config.seed, "epoch": epoch}
@@ -353,19 +377,19 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]
 
 
 def given_names(overrides: Sequence[str], section: type[Section] = TrainConfig) -> list[str]:
-    """The dotted names of the settings that overrides set, such as data.path; `data={path: x}` sets the same."""
+    """Dotted names of the settings that overrides set: data.path for `data.path=x` and `data={path: x}`."""
     return list(flatten(section.overridden({}, overrides)))
 
 
 def is_below(name: str, part: str) -> bool:
-    """Whether a dotted name is this part of the settings, or lies in it."""
+    """Whether a dotted name is this part of the settings, or inside it."""
     return name == part or name.startswith(f"{part}.")
 
 
 def refuse_unused(overrides: Sequence[str], config: TrainConfig, dataset: PreparedDataset) -> None:
-    """Refuse the first override, of those already in the config, that training on this dataset would not use.
+    """Raise for the first override that training on this dataset would not use. `config` contains them all.
 
-    null asks for the usual value, and is never refused."""
+    null means the default, and is never refused."""
     asked, trained = flatten(config.model_dump()), flatten(fit_network(config, dataset).model_dump())
     for name in given_names(overrides):
         value = asked.get(name)

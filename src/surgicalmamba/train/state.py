@@ -1,8 +1,9 @@
 """What a run keeps on disk to be resumed after kill -9: its state, as safetensors and JSON, and its log.
 
     RUN/states/00000120/tensors.safetensors   weights, moments, averages, the state of the lanes
-    RUN/states/00000120/state.json            counters, position of the loader, length of the log; written last
-The newest complete folder counts; older ones are removed once a newer one is complete. Nothing is unpickled."""
+    RUN/states/00000120/state.json            counters, position of the loader, length of the log
+
+The newest complete folder is used; older ones are removed when a newer one is complete. No pickle."""
 
 import json
 import os
@@ -27,7 +28,7 @@ class RunState:
 
 
 def save_state(run: Path, update: int, state: RunState) -> None:
-    """Write a state. Raises OSError when the disk is full or gone; the states before it are untouched then."""
+    """Save a state. Raises OSError when the disk is full or gone, and then keeps the earlier states."""
     from safetensors.torch import save_file
 
     states = run / "states"
@@ -35,7 +36,9 @@ def save_state(run: Path, update: int, state: RunState) -> None:
     shutil.rmtree(part, ignore_errors=True)
     try:
         part.mkdir(parents=True)
-        save_file({name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}, part / TENSOR_FILE)
+        save_file(
+            {name: t.detach().cpu().contiguous() for name, t in state.tensors.items()}, part / TENSOR_FILE
+        )
         (part / STATE_FILE).write_text(json.dumps(state.values), encoding="utf-8")
         for file in (part / TENSOR_FILE, part / STATE_FILE):
             _flush(file)
@@ -82,7 +85,8 @@ def load_state(run: Path) -> RunState | None:
 
 
 class RunLog:
-    """`log.jsonl`, and TensorBoard events where `surgicalmamba[train]` is installed. Only the first process writes.
+    """Writes `log.jsonl`, and TensorBoard events where `surgicalmamba[train]` is installed; only in the first
+    process.
 
     On resume the log is cut back to the length that the state recorded, so that no line appears twice."""
 
