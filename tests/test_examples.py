@@ -48,8 +48,8 @@ FOREIGN = {
     "a syntax error": ("broken:Net", "def (", "surgicalmamba: broken:Net cannot be imported (SyntaxError: invalid syntax"),
     "an end at import": ("broken:Net", "raise SystemExit(0)", "surgicalmamba: broken:Net cannot be imported (SystemExit: 0); fix broken."),
     "a file instead of a module": ("./broken.py:Net", "", "surgicalmamba: ./broken.py:Net names a file; write broken:Net in the folder"),
-    "a module without its class": ("broken", "", "surgicalmamba: broken is a file of Python; name the class in it too, broken:Class."),
-    "a folder that is not there": ("runs/nothere", "", "surgicalmamba: runs/nothere is no folder; give a checkpoint"),
+    "a module without its class": ("broken", "", "surgicalmamba: broken is a Python file; also name the class, as broken:Class."),
+    "a folder that is not there": ("runs/nothere", "", "surgicalmamba: runs/nothere is not a folder; give a checkpoint"),
     "no memory class": (
         "broken:Net",
         OWN.replace(', "O(1)"', "").replace("config_class, memory =", "config_class ="),

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "peers": {"errors", "config", "core", "model", "train", "live"},  # losses and sessions; those build peers by name
     "insight": {"errors", "config", "core", "model", "data", "eval", "report", "train", "files", "devices", "version"},
     "server": {"errors", "config", "core", "model", "data", "eval", "engines", "live", "files", "devices", "version"},
-    "doctor": {"version"},
+    "doctor": {"core", "model", "version"},
     "demo": {"errors", "data", "eval", "report", "model", "live", "engines"},
 }
 # Libraries a part must not touch, because it has to import fast or run without them.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
-from surgicalmamba.eval.probabilities import average_precision, average_precisions, log_losses, reliability
+from surgicalmamba.eval.frame import average_precision, average_precisions, log_losses, reliability
 
 
 def test_average_precision_by_hand():

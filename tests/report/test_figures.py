@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from eval.vectors import seq
+from surgicalmamba.eval.frame import reliability
 from surgicalmamba.eval.pairs import make_pair
-from surgicalmamba.eval.probabilities import reliability
 from surgicalmamba.report.colours import colour, hatch
 from surgicalmamba.report.figures import draw_confusion, draw_latency, draw_reliability, draw_ribbons
 
