@@ -15,7 +15,9 @@ def shared_path(relative: str) -> Path:
     """A file of real data kept beside the repository; the test skips, with the reason, where it is absent."""
     path = SHARED / relative
     if not path.exists():
-        pytest.skip(f"shared/{relative} is not here: real reference data lives beside the repository and is not committed")
+        pytest.skip(
+            f"shared/{relative} is not here: real reference data lives beside the repository and is not committed"
+        )
     return path
 
 

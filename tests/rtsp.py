@@ -67,7 +67,10 @@ class _Caller(socketserver.StreamRequestHandler):
         """True when the play is over."""
         extra, body = {
             "OPTIONS": ("Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n", ""),
-            "DESCRIBE": (f"Content-Base: {self.server.url}/\r\nContent-Type: application/sdp\r\nContent-Length: {len(SDP)}\r\n", SDP),
+            "DESCRIBE": (
+                f"Content-Base: {self.server.url}/\r\nContent-Type: application/sdp\r\nContent-Length: {len(SDP)}\r\n",
+                SDP,
+            ),
             "SETUP": ("Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\nSession: 1\r\n", ""),
         }.get(method, ("Session: 1\r\n", ""))
         self.wfile.write(f"RTSP/1.0 200 OK\r\nCSeq: {number}\r\n{extra}\r\n{body}".encode())
@@ -83,7 +86,9 @@ class _Caller(socketserver.StreamRequestHandler):
         step = TS_PACKET * PER_DATAGRAM
         for sequence, start in enumerate(range(0, len(video), step)):
             rtp = (
-                struct.pack("!BBHII", 0x80, MP2T, sequence & 0xFFFF, int(time.monotonic() * CLOCK_HZ) & 0xFFFFFFFF, 7)
+                struct.pack(
+                    "!BBHII", 0x80, MP2T, sequence & 0xFFFF, int(time.monotonic() * CLOCK_HZ) & 0xFFFFFFFF, 7
+                )
                 + video[start : start + step]
             )
             self.wfile.write(struct.pack("!BBH", ord("$"), 0, len(rtp)) + rtp)

@@ -7,7 +7,20 @@ from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from surgicalmamba.train.run import Watcher
 from surgicalmamba_lab.studies.runs import train_and_predict
 
-LENGTHS = {"a": 61, "b": 40, "c": 75, "d": 33, "e": 52, "f": 66, "g": 45, "h": 58, "i": 37, "j": 70, "v": 48, "w": 57}
+LENGTHS = {
+    "a": 61,
+    "b": 40,
+    "c": 75,
+    "d": 33,
+    "e": 52,
+    "f": 66,
+    "g": 45,
+    "h": 58,
+    "i": 37,
+    "j": 70,
+    "v": 48,
+    "w": 57,
+}
 
 
 def toy_video(name, length):
@@ -26,8 +39,18 @@ def write_toy_dataset(folder, splits):
         draft = VideoDraft(folder, name, "features")
         draft.set_features(features)
         rows = np.arange(length)
-        entries[name] = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
-    fields = {"format": FORMAT, "name": "toy", "kind": "features", "phases": ["x", "y", "z"], "fps": "1", "source": "", "settings": {}}
+        entries[name] = draft.commit(
+            SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"}
+        )
+    fields = {
+        "format": FORMAT,
+        "name": "toy",
+        "kind": "features",
+        "phases": ["x", "y", "z"],
+        "fps": "1",
+        "source": "",
+        "settings": {},
+    }
     finish(folder, Manifest(**fields, splits=splits, videos=entries))
     return folder
 

@@ -26,9 +26,21 @@ def number_in(rgb: np.ndarray) -> int:
     return sum(1 << bit for bit, on in enumerate(centres) if on)
 
 
-def write_video(path, n_frames, fps=25, codec="libx264", options=None, gop=None, times=None, picture=picture_of, size_hw=(HEIGHT, WIDTH)):
+def write_video(
+    path,
+    n_frames,
+    fps=25,
+    codec="libx264",
+    options=None,
+    gop=None,
+    times=None,
+    picture=picture_of,
+    size_hw=(HEIGHT, WIDTH),
+):
     """Encode numbered pictures. `times` gives uneven presentation times in milliseconds."""
-    with av.open(str(path), "w", options={"movflags": "faststart"} if str(path).endswith(".mp4") else {}) as container:
+    with av.open(
+        str(path), "w", options={"movflags": "faststart"} if str(path).endswith(".mp4") else {}
+    ) as container:
         stream = container.add_stream(codec, rate=Fraction(fps))
         stream.height, stream.width = size_hw
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"

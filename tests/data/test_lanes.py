@@ -24,8 +24,16 @@ def test_a_lane_with_nothing_left_is_empty():
 
 
 @settings(max_examples=150, deadline=None)
-@given(lengths=lengths_of_videos, n_lanes=st.integers(1, 5), clip_len=st.integers(1, 20), seed=st.integers(0, 99), epoch=st.integers(0, 9))
-def test_every_sample_occurs_once_in_order_and_no_lane_rests_while_a_video_waits(lengths, n_lanes, clip_len, seed, epoch):
+@given(
+    lengths=lengths_of_videos,
+    n_lanes=st.integers(1, 5),
+    clip_len=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 9),
+)
+def test_every_sample_occurs_once_in_order_and_no_lane_rests_while_a_video_waits(
+    lengths, n_lanes, clip_len, seed, epoch
+):
     order = epoch_order(lengths, n_lanes, seed, epoch)
     assert sorted(order) == list(range(len(lengths)))
     steps = plan_lanes(lengths, order, n_lanes, clip_len)
@@ -34,7 +42,11 @@ def test_every_sample_occurs_once_in_order_and_no_lane_rests_while_a_video_waits
         for lane, span in enumerate(step):
             if span is None:
                 assert all(later[lane] is None for later in steps[number:])  # an idle lane stays idle
-                assert all(later is None or not later.is_first for following in steps[number + 1 :] for later in following)
+                assert all(
+                    later is None or not later.is_first
+                    for following in steps[number + 1 :]
+                    for later in following
+                )
                 continue
             assert span.is_first == (span.start == 0) and span.is_last == (span.stop == lengths[span.video])
             assert span.stop - span.start == clip_len or span.is_last

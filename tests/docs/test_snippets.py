@@ -23,7 +23,12 @@ def name_of(page):
 
 
 def test_getting_started_leaves_a_dataset_a_trained_model_predictions_and_a_report(world):
-    made_by_each_step = ("synthetic/phases.yaml", "prepared/dataset.json", "runs/tiny/best/model.safetensors", "predictions/run.json")
+    made_by_each_step = (
+        "synthetic/phases.yaml",
+        "prepared/dataset.json",
+        "runs/tiny/best/model.safetensors",
+        "predictions/run.json",
+    )
     for made in (*made_by_each_step, "report/index.html", "video01.jsonl"):
         assert (world / made).is_file(), made
 
@@ -45,13 +50,19 @@ def test_commands_in_running_text_exist_with_the_options_named(page):
 
 @pytest.mark.parametrize("block", [b for found in BLOCKS.values() for b in found], ids=lambda b: b.place)
 def test_a_block_has_a_known_language_and_if_it_is_not_run_a_reason(block):
-    assert block.language in LANGUAGES, f"{block.place}: {block.language!r}; use one of {', '.join(LANGUAGES)}"
+    assert block.language in LANGUAGES, (
+        f"{block.place}: {block.language!r}; use one of {', '.join(LANGUAGES)}"
+    )
     if block.kind is not None:
-        assert block.kind in KINDS, f"{block.place}: {block.kind!r} is no reason; reasons are {', '.join(KINDS)}"
+        assert block.kind in KINDS, (
+            f"{block.place}: {block.kind!r} is no reason; reasons are {', '.join(KINDS)}"
+        )
         assert block.reason, f"{block.place}: say after the comma what is needed"
     if block.kind == "elsewhere":
         named = re.findall(r"tests/[\w/.]+\.py", block.reason)
-        assert named and all((ROOT / test).is_file() for test in named), f"{block.place}: name the test that runs it"
+        assert named and all((ROOT / test).is_file() for test in named), (
+            f"{block.place}: name the test that runs it"
+        )
 
 
 def test_most_commands_and_snippets_are_run():
@@ -64,7 +75,9 @@ def test_most_commands_and_snippets_are_run():
 
 def leaves(group, path=()):
     for name, command in group.commands.items():
-        yield from leaves(command, (*path, name)) if hasattr(command, "commands") else [((*path, name), command)]
+        yield from (
+            leaves(command, (*path, name)) if hasattr(command, "commands") else [((*path, name), command)]
+        )
 
 
 @pytest.mark.parametrize("path", [path for path, _ in leaves(get_command(app))], ids=" ".join)

@@ -17,7 +17,15 @@ OURS = {  # the SurgicalMamba rows of the paper: accuracy, precision, recall, Ja
     ("cataract101", 0): (96.9, 96.2, 96.7, 93.2),
     ("heichole", 0): (86.4, 82.0, 78.0, 70.3),
 }
-ROWS = {"cholec80": [18, 6], "m2cai16": [6], "autolaparo": [6], "cataract101": [7], "heichole": [6], "heico": [6], "grasp": [6]}
+ROWS = {
+    "cholec80": [18, 6],
+    "m2cai16": [6],
+    "autolaparo": [6],
+    "cataract101": [7],
+    "heichole": [6],
+    "heico": [6],
+    "grasp": [6],
+}
 
 
 def test_all_seven_datasets_of_the_paper_have_their_rows():
@@ -29,11 +37,17 @@ def test_all_seven_datasets_of_the_paper_have_their_rows():
 def test_the_papers_own_row_is_the_last_of_its_block(dataset, block):
     row = load_published(dataset).blocks[block].rows[-1]
     assert row.method == "SurgicalMamba"
-    assert tuple(row.values[metric][0] for metric in ("accuracy", "precision", "recall", "jaccard")) == OURS[dataset, block]
+    assert (
+        tuple(row.values[metric][0] for metric in ("accuracy", "precision", "recall", "jaccard"))
+        == OURS[dataset, block]
+    )
 
 
 def test_heico_and_grasp_have_their_own_columns():
-    assert load_published("heico").blocks[0].rows[-1].values == {"accuracy": (72.1, 15.1), "jaccard": (47.3, 18.1)}
+    assert load_published("heico").blocks[0].rows[-1].values == {
+        "accuracy": (72.1, 15.1),
+        "jaccard": (47.3, 18.1),
+    }
     assert load_published("grasp").blocks[0].rows[-1].values == {"map": (77.7, 12.4)}
 
 
@@ -73,7 +87,10 @@ def test_ones_own_row_carries_the_fields_spread_under_each_protocol():
 def test_pooled_and_per_video_map_are_two_rows():
     pair = sm.metrics.make_pair("v", [0, 1], [0, 1], 11, [[0.9, 0.1] + [0] * 9, [0.2, 0.8] + [0] * 9])
     report = score_runs([[pair]], Settings(tuple(f"p{i}" for i in range(11))), ["map"])
-    assert [row.method for row in own_rows(load_published("grasp").blocks[0], report)] == ["yours, map", "yours, map per video"]
+    assert [row.method for row in own_rows(load_published("grasp").blocks[0], report)] == [
+        "yours, map",
+        "yours, map per video",
+    ]
 
 
 def test_json_form_and_unknown_dataset():
@@ -99,5 +116,10 @@ def test_the_papers_component_ablation_is_data_with_full_first():
     assert [block.protocols[0] for block in table.blocks] == ["relaxed-published", "strict"]
     for index, block in enumerate(table.blocks):
         assert block.rows[0].method == "full" and set(block.protocols) <= set(PROTOCOLS)
-        found = {row.method: [number for pair in row.values.values() for number in pair] for row in block.rows}
-        assert found == {name: [float(number) for number in text.split("|")[index].split()] for name, text in ABLATION.items()}
+        found = {
+            row.method: [number for pair in row.values.values() for number in pair] for row in block.rows
+        }
+        assert found == {
+            name: [float(number) for number in text.split("|")[index].split()]
+            for name, text in ABLATION.items()
+        }

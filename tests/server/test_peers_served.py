@@ -12,7 +12,11 @@ from surgicalmamba.errors import EngineError, SessionError
 from surgicalmamba.model.registry import build, network_of
 from surgicalmamba.server.rooms import FixedLanes
 
-SMALL = {"opera": {"d_model": 8, "n_layers": 2, "d_hidden": 8}, "tecno": {"n_layers": 3, "n_maps": 8}, "lstm": {"d_hidden": 8}}
+SMALL = {
+    "opera": {"d_model": 8, "n_layers": 2, "d_hidden": 8},
+    "tecno": {"n_layers": 3, "n_maps": 8},
+    "lstm": {"d_hidden": 8},
+}
 
 
 def peer(name):

@@ -17,8 +17,31 @@ SECOND = 5  # frames
 def known_to_the_generator(op):
     """Everything a frame shows, without its pixels: tools, hands, camera, gallbladder, bag, smoke, blood, water, focus."""
     t = op.tracks
-    columns = [t.camera.x, t.camera.y, t.camera.zoom, t.camera.roll, t.left.x, t.left.y, t.right.x, t.right.y, t.left.reach, t.right.reach]
-    columns += [t.pull_x, t.pull_y, t.gallbladder, t.bag, t.spark, t.smoke, t.water, t.defocus, t.outside, t.blood(), t.right.jaws]
+    columns = [
+        t.camera.x,
+        t.camera.y,
+        t.camera.zoom,
+        t.camera.roll,
+        t.left.x,
+        t.left.y,
+        t.right.x,
+        t.right.y,
+        t.left.reach,
+        t.right.reach,
+    ]
+    columns += [
+        t.pull_x,
+        t.pull_y,
+        t.gallbladder,
+        t.bag,
+        t.spark,
+        t.smoke,
+        t.water,
+        t.defocus,
+        t.outside,
+        t.blood(),
+        t.right.jaws,
+    ]
     return np.column_stack([t.tool_presence(), *columns])[::SECOND]
 
 
@@ -28,7 +51,15 @@ def thumbnails(op, every):
     for i in range(0, op.procedure.n_frames, every):
         frame = op.renderer.frame(i)[:, 60:420]
         colours = frame.reshape(-1, 3)
-        rows.append(np.concatenate([cv2.resize(frame, (12, 9), interpolation=cv2.INTER_AREA).ravel(), colours.mean(0), colours.std(0)]))
+        rows.append(
+            np.concatenate(
+                [
+                    cv2.resize(frame, (12, 9), interpolation=cv2.INTER_AREA).ravel(),
+                    colours.mean(0),
+                    colours.std(0),
+                ]
+            )
+        )
     return np.array(rows, dtype=np.float64)
 
 

@@ -62,11 +62,15 @@ def test_the_median_length_of_a_phase_is_the_counted_one(full, phase):
 def test_lengths_agree_with_real_operations(full, real_data):
     """Cholec80 01-40, the real annotation: medians of the phases and of the whole, and the spread of the whole."""
     archive = np.load(real_data("cholec80/tools_phases_01-40.npz"), allow_pickle=False)
-    real = np.array([np.bincount(archive[key], minlength=7) for key in archive.files if key.endswith("/phases")]).astype(float)
+    real = np.array(
+        [np.bincount(archive[key], minlength=7) for key in archive.files if key.endswith("/phases")]
+    ).astype(float)
     ours = phase_seconds(full)
     for phase in range(7):
         expected = np.median(real[real[:, phase] > 0, phase])
-        assert np.median(ours[ours[:, phase] > 0, phase]) == pytest.approx(expected, rel=0.4), PHASE_NAMES[phase]
+        assert np.median(ours[ours[:, phase] > 0, phase]) == pytest.approx(expected, rel=0.4), PHASE_NAMES[
+            phase
+        ]
     assert np.median(ours.sum(1)) == pytest.approx(np.median(real.sum(1)), rel=0.2)
     assert np.log(ours.sum(1)).std() == pytest.approx(np.log(real.sum(1)).std(), abs=0.12)
 
@@ -110,7 +114,9 @@ def test_both_dissections_spend_their_time_alike(full):
     calot, dissection = shares(CALOT), shares(DISSECTION)
     for activity in Activity:
         assert calot[activity] == pytest.approx(dissection[activity], abs=0.02), activity
-    assert calot[Activity.DISSECT] == pytest.approx(0.8, abs=0.04)  # the hook is in Cholec80's Calot dissection 80 % of the time
+    assert calot[Activity.DISSECT] == pytest.approx(
+        0.8, abs=0.04
+    )  # the hook is in Cholec80's Calot dissection 80 % of the time
 
 
 def test_clipping_opens_with_the_clipper_and_ends_with_the_cut_and_nothing_else_clips(full):
