@@ -1,4 +1,5 @@
-"""Imports point down only. The layers are those of CONTRIBUTING.md; this test reads the source and fails otherwise."""
+"""Imports point down only. The layers are those of CONTRIBUTING.md; this test reads the source and fails
+otherwise."""
 
 import ast
 from pathlib import Path

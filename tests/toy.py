@@ -1,4 +1,5 @@
-"""A toy dataset that can be learned in seconds: three phases told apart only by which pulse came last. And an operator who stops runs."""
+"""A toy dataset that can be learned in seconds: three phases that differ only in the last pulse. And an
+operator who stops runs."""
 
 import numpy as np
 
@@ -68,7 +69,8 @@ class StopAfter(Watcher):
 
 
 def train_here(jobs, out):
-    """Train and predict the jobs of a study that are not done, in this process, as its own processes would. Returns their names."""
+    """Train and predict the jobs of a study that are not done, in this process, as its own processes would.
+    Returns their names."""
     waiting = [job for job in jobs if not job.is_done(out)]
     for job in waiting:
         train_and_predict(job, out)

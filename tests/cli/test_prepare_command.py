@@ -1,4 +1,5 @@
-"""`surgicalmamba prepare` and `check` as commands: names, misuse, features by a checkpoint, and documentation that is true."""
+"""`surgicalmamba prepare` and `check` as commands: names, misuse, features by a checkpoint, and documentation
+that is true."""
 
 import json
 import re
@@ -100,7 +101,8 @@ def test_json_tells_what_was_done(monkeypatch, capsys, own, tmp_path_factory):
 
 
 class FakeModel:
-    """The part of a model that preparing features needs: frames (n, 3, h, w), ImageNet-normalised, to vectors (n, 2)."""
+    """The part of a model that preparing features needs: frames (n, 3, h, w), ImageNet-normalised, to vectors
+    (n, 2)."""
 
     config = SimpleNamespace(backbone=BackboneConfig(image_size=32))
 

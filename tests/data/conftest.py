@@ -11,7 +11,8 @@ BLOCK = WIDTH // BITS
 
 
 def picture_of(number: int) -> np.ndarray:
-    """A grey picture with the number's bits as black and white blocks in the upper half and a moving stripe below."""
+    """A grey picture with the number's bits as black and white blocks in the upper half and a moving stripe
+    below."""
     rgb = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
     for bit in range(BITS):
         rgb[: HEIGHT // 2, bit * BLOCK : (bit + 1) * BLOCK] = 235 if number >> bit & 1 else 20
@@ -70,7 +71,8 @@ def write_audio(path):
 
 @pytest.fixture(scope="session")
 def numbered():
-    """`numbered.write(path, n)` makes a recording; `numbered.read(rgb)` tells the frame number of a picture."""
+    """`numbered.write(path, n)` makes a recording; `numbered.read(rgb)` tells the frame number of a
+    picture."""
 
     class Numbered:
         write = staticmethod(write_video)

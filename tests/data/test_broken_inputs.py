@@ -1,4 +1,5 @@
-"""Broken input of every kind, through the real command: its own message, exit code 1, no traceback, nothing that passes `check`."""
+"""Broken input of every kind, through the real command: its own message, exit code 1, no traceback, nothing
+that passes `check`."""
 
 import json
 import re

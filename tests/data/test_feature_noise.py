@@ -1,4 +1,4 @@
-"""Disturbed features: what is drawn once per procedure, what anew for every clip, and what stays as stored."""
+"""Disturbed features: what is drawn once per procedure, what for every clip, and what stays as stored."""
 
 import numpy as np
 

@@ -9,7 +9,8 @@ lengths_of_videos = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 
 def test_two_lanes_and_three_videos_by_hand():
-    """Video 1 (3 samples) and video 0 (5) start; video 2 (2) follows in the lane that is free first. Clips of 2."""
+    """Video 1 (3 samples) and video 0 (5) start; video 2 (2) follows in the lane that is free first. Clips of
+    2."""
     steps = plan_lanes([5, 3, 2], [1, 0, 2], n_lanes=2, clip_len=2)
     assert steps == [
         (Span(1, 0, 2, True, False), Span(0, 0, 2, True, False)),

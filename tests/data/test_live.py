@@ -1,4 +1,5 @@
-"""Live sources: real HTTP streams that break off, a real pipe, and the pauses between attempts on a clock of our own."""
+"""Live sources: real HTTP streams that break off, a real pipe, and the pauses between attempts on a clock of
+our own."""
 
 import subprocess
 import sys

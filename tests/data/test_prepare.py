@@ -1,4 +1,5 @@
-"""Preparing: complete or not there, the same bytes however often it was killed, and plain words when something is stale or broken."""
+"""Preparing: complete or not there, the same bytes however often it was killed, and plain words when
+something is stale or broken."""
 
 import hashlib
 import os
@@ -115,7 +116,8 @@ def alive(pid):
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at the process table in /proc")
 def test_killed_again_and_again_it_ends_with_the_bytes_of_a_run_in_peace(clips, tmp_path):
-    """kill -9 of the parent at random moments; the workers leave by themselves, and what is there is never taken for finished."""
+    """kill -9 of the parent at random moments; the workers leave by themselves, and what is there is never
+    taken for finished."""
     settings = ("--fps", "5", "--workers", "2")
     assert run(clips, tmp_path / "peace", *settings).returncode == 0
     out = tmp_path / "out"

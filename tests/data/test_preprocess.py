@@ -21,7 +21,8 @@ def round_view(height=240, width=427, margin=60, seed=0):
 
 
 def slow_box(rgb, outer, end):
-    """Pixel by pixel: grey above 15, median of 19 x 19 neighbours (a majority of 361), extremes of what is left."""
+    """Pixel by pixel: grey above 15, median of 19 x 19 neighbours (a majority of 361), extremes of what is
+    left."""
     height, width = rgb.shape[:2]
     scaled = cv2.resize(rgb, (int(width / height * 300), 300))
     grey = np.rint(scaled.astype(float) @ [0.299, 0.587, 0.114])

@@ -1,4 +1,5 @@
-"""Splits as data: the counts of the paper's table, disjoint roles, and honest words about what is unverified."""
+"""Splits as data: the counts of the paper's table, disjoint roles, and honest words about what is
+unverified."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Recorded video: the right frames, the same frames whichever way they are reached, and a clear word about broken files."""
+"""Recorded video: the right frames, the same frames whichever way they are reached, and a clear word about
+broken files."""
 
 import shutil
 import subprocess
@@ -99,7 +100,8 @@ def test_keyframes_every_second_mean_one_decoded_frame_per_sample(tmp_path, numb
 
 
 def test_an_open_group_is_no_clean_start():
-    """H.264: the slice type decides, not the container's mark. NAL 5 is an IDR slice, 1 is not; 6 to 9 are headers before it."""
+    """H.264: the slice type decides, not the container's mark. NAL 5 is an IDR slice, 1 is not; 6 to 9 are
+    headers before it."""
     lengths = b"\x01\x64\x00\x1f\xff"
     assert is_idr("h264", lengths, b"\x00\x00\x00\x02\x67\xaa\x00\x00\x00\x02\x65\x88")
     assert not is_idr("h264", lengths, b"\x00\x00\x00\x02\x06\xaa\x00\x00\x00\x02\x41\x9a")
@@ -111,7 +113,8 @@ def test_an_open_group_is_no_clean_start():
 
 
 def test_uneven_frames_are_sampled_by_time(tmp_path, numbered):
-    """Frames at 0, 40, ... ms, but a freeze of three seconds after frame 30 and a burst of 10 ms steps at the end."""
+    """Frames at 0, 40, ... ms, but a freeze of three seconds after frame 30 and a burst of 10 ms steps at the
+    end."""
     times = [40 * i if i <= 30 else 40 * i + 3000 for i in range(80)] + [
         40 * 79 + 3000 + 10 * j for j in range(1, 120)
     ]

@@ -1,4 +1,5 @@
-"""What a reader has at hand: the files that the getting-started page makes, and small recordings, arrays and labels of their own."""
+"""What a reader has at hand: the files that the getting-started page makes, and small recordings, arrays and
+labels of their own."""
 
 import csv
 import os
@@ -76,7 +77,8 @@ def build(folder):
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    """The folder of somebody who has worked through docs/getting-started.md. Test processes that run side by side share one."""
+    """The folder of somebody who has worked through docs/getting-started.md. Test processes that run side by
+    side share one."""
     base = tmp_path_factory.getbasetemp()
     place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with FileLock(place / "reader.lock"):

@@ -27,7 +27,8 @@ def find_command(words):
 
 
 def check_command(line):
-    """A whole command: its verb, options and values are accepted, nothing that must be given is missing, settings exist."""
+    """A whole command: its verb, options and values are accepted, nothing that must be given is missing,
+    settings exist."""
     for is_pipe, part in itertools.groupby(words_of(line), lambda word: word == "|"):
         if not is_pipe:
             _check_words(list(part), line)

@@ -1,7 +1,8 @@
 """A page as a reader would work through it: every block in order, in a folder of its own.
 
-Commands of this package run in this process, to save a second of imports each. What would take minutes is made smaller by SHORTER; `study`,
-and `bench` without --quick, have tests of their own and are only parsed. `serve` begins a server that lives until the page ends."""
+Commands of this package run in this process, to save a second of imports each. What would take minutes is
+made smaller by SHORTER; `study`, and `bench` without --quick, have tests of their own and are only parsed.
+`serve` starts a server that runs until the page ends."""
 
 import doctest
 import json
@@ -24,7 +25,8 @@ from surgicalmamba.cli.main import app
 from surgicalmamba.engines import select as engines
 
 PORT = "8571"
-"""The port the documents name; another one is taken in its place, so that two pages can have a server at once."""
+"""The port the documents name; another one is taken in its place, so that two pages can have a server at
+once."""
 
 SHORTER = {
     ("prepare", "synthetic"): ["--videos", "3", "--fps", "1", "--seed", "3159"],
@@ -32,12 +34,14 @@ SHORTER = {
     ("prepare", "features"): ["--workers", "1"],
     ("train",): ["epochs=1", "data.n_lanes=1", "data.workers=1"],
 }
-"""Put behind the command; the last value of an option counts. Seed 3159 has three operations of little more than two minutes each."""
+"""Put behind the command; the last value of an option counts. Seed 3159 has three operations of little more
+than two minutes each."""
 
 
 @contextmanager
 def eager_is_fast_enough() -> Iterator[None]:
-    """`auto` measures, and on a busy machine goes on to export the model to ONNX, which takes a minute. Here it stays with eager."""
+    """`auto` measures, and on a busy machine also exports the model to ONNX, which takes a minute. Here it
+    stays with eager."""
     before = engines.FAST_ENOUGH_MS
     engines.FAST_ENOUGH_MS = math.inf
     try:

@@ -1,4 +1,5 @@
-"""The page on metrics explains every protocol, and the options it names exist. (test_snippets.py runs its examples.)"""
+"""The page on metrics explains every protocol, and the options it names exist. (test_snippets.py runs its
+examples.)"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The page on peers, "peers.md": its table is the registry's, its example is the file, its commands and recipes exist."""
+"""The page on peers, "peers.md": its table is the registry's, its example is the file, its commands and
+recipes exist."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What the documents show is run: every block of every page, in order, in a folder where its inputs exist (see running.py).
+"""What the documents show is run: every block of every page, in order, in a folder where its inputs exist
+(see running.py).
 
 A block that cannot run here says why in a mark (see blocks.py); its commands are parsed all the same."""
 
@@ -66,7 +67,8 @@ def test_a_block_has_a_known_language_and_if_it_is_not_run_a_reason(block):
 
 
 def test_most_commands_and_snippets_are_run():
-    """Left out are downloads, cameras and the like; if those come to be the greater part, the documents are not tested any more."""
+    """Left out are downloads, cameras and the like; if those come to be the greater part, the documents are
+    not tested any more."""
     pages = (page for page in PAGES if page.name != "datasets.md")  # nothing but downloads
     shown = [block for page in pages for block in BLOCKS[page] if block.language in ("sh", "python")]
     left_out = Counter(block.kind for block in shown if block.kind is not None)

@@ -1,4 +1,5 @@
-"""The page on studies: its commands for regime, inspect and equations are run on small data, and its numbers are the real ones."""
+"""The page on studies: its commands for regime, inspect and equations are run on small data, and its numbers
+are the real ones."""
 
 import re
 import shlex
@@ -20,7 +21,8 @@ COMMANDS = re.findall(r"^surgicalmamba ((?:regime|inspect|study equations) ?.*)$
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Everything the commands name: annotations of two datasets, a prepared one, two runs and a folder of predictions."""
+    """Everything the commands name: annotations of two datasets, a prepared one, two runs and a folder of
+    predictions."""
     root = tmp_path_factory.mktemp("page")
     (root / "docs").mkdir()
     (root / "cholec80" / "phase_annotations").mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""One very small model with every part, and one export of it: tracing graphs is the slow part of these tests."""
+"""One very small model with every part, and one export of it: tracing graphs is the slow part of these
+tests."""
 
 import shutil
 
@@ -19,7 +20,8 @@ from surgicalmamba.model.surgical_mamba import (
 
 
 def live_config(**changes):
-    """Clips of 22 frames; chunks of 8, 6 and 5: ends of chunks and clips fall together and apart within a few dozen frames."""
+    """Clips of 22 frames; chunks of 8, 6 and 5: ends of chunks and clips fall together and apart within a few
+    dozen frames."""
     sizes = {
         "d_state": 5,
         "d_head": 8,

@@ -53,7 +53,8 @@ def test_a_false_alarm_on_a_missing_phase_costs_what_the_rule_says(rule, macro):
     assert nan_mean(cells(V5, rule).jaccard) == pytest.approx(macro)
 
 
-# (present and silent, missing and predicted, missing and silent) per score and rule: the table in the module's docstring.
+# (present and silent, missing and predicted, missing and silent) per score and rule: the table in the
+# module's docstring.
 TABLE = {
     ("precision", "A"): (NAN, 0, NAN),
     ("precision", "B"): (NAN, NAN, NAN),

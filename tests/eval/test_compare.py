@@ -1,4 +1,5 @@
-"""Two systems on the same videos: an interval over seeds and videos together, the words it allows, Wilcoxon's test against scipy."""
+"""Two systems on the same videos: an interval over seeds and videos together, the words it allows, Wilcoxon's
+test against scipy."""
 
 from itertools import product
 
@@ -53,7 +54,8 @@ def test_more_than_fifty_videos_use_the_normal_approximation():
 
 
 def random_effects(rng, seeds, videos=40, seed_sd=(5.0, 5.0), video_sd=2.0, noise_sd=3.0):
-    """Two systems of equal merit: offsets of each seed, of each video (part of them shared), and chance of a single run on a video."""
+    """Two systems of equal merit: offsets of each seed, of each video (part of them shared), and chance of a
+    single run on a video."""
     shared, of_first = rng.normal(80, 4, videos), rng.normal(0, video_sd, videos)
     first, second = (
         rng.normal(0, sd, (n, 1)) + rng.normal(0, noise_sd, (n, videos))
@@ -73,7 +75,8 @@ def share_that_covers_zero(trials, seeds, **effects):
 
 
 def test_equal_systems_whose_seeds_differ_wildly_are_rarely_told_apart():
-    """Five seeds with offsets of 5 points, 40 videos. With the seeds averaged first, the interval leaves zero out in most cases."""
+    """Five seeds with offsets of 5 points, 40 videos. With the seeds averaged first, the interval leaves zero
+    out in most cases."""
     rng = np.random.default_rng(0)
     wrong_over_both = wrong_over_videos = 0
     for trial in range(200):
@@ -281,7 +284,8 @@ def test_a_clear_difference_in_spread_is_shown_and_noise_is_not():
 
 
 def test_spreads_that_differ_from_seed_to_seed_are_no_difference_between_systems():
-    """Every seed draws how uneven it is over videos. Resampling videos alone would call half of such pairs different."""
+    """Every seed draws how uneven it is over videos. Resampling videos alone would call half of such pairs
+    different."""
     rng = np.random.default_rng(6)
     wrong = 0
     for trial in range(200):

@@ -98,7 +98,8 @@ def test_a_video_that_one_folder_lacks_is_an_error_unless_common_videos_are_aske
     )
     with pytest.raises(
         DataError,
-        match=r"^a: in .*labels but not in .*predictions; add the files, or score the rest with --common-videos",
+        match=r"^a: in .*labels but not in .*predictions; "
+        r"add the files, or score the rest with --common-videos",
     ):
         load(labels, [predictions], CHOLEC80)
     loaded = load(labels, [predictions], CHOLEC80, Matching(common_videos=True))
@@ -130,7 +131,8 @@ def test_unequal_lengths_name_the_file_and_row_where_one_goes_on(folders):
     labels, predictions = folders(labels={"a.txt": table(0, 0, 1)}, predictions={"a.txt": table(0, 0)})
     with pytest.raises(
         DataError,
-        match=r"a: .*labels/a\.txt has 3 rows and .*predictions/a\.txt 2; .*labels/a\.txt continues at row 4.*--tolerance 1",
+        match=r"a: .*labels/a\.txt has 3 rows and .*predictions/a\.txt 2; "
+        r".*labels/a\.txt continues at row 4.*--tolerance 1",
     ):
         load(labels, [predictions], CHOLEC80)
     loaded = load(labels, [predictions], CHOLEC80, Matching(tolerance_rows=1))
@@ -148,7 +150,8 @@ def test_rows_on_different_frame_grids_are_refused_and_can_be_paired_by_order(fo
     )
     with pytest.raises(
         DataError,
-        match=r"labels/a\.txt row 3 is frame 25, but .*predictions/a\.txt row 3 is frame 1: mixed frame grids",
+        match=r"labels/a\.txt row 3 is frame 25, but .*predictions/a\.txt row 3 is frame 1: "
+        "mixed frame grids",
     ):
         load(labels, [predictions], CHOLEC80)
     assert load(labels, [predictions], CHOLEC80, Matching(by_row=True)).runs[0][0].predicted.tolist() == [

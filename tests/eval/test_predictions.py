@@ -122,7 +122,8 @@ from pathlib import Path
 from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.eval.files import VideoPrediction, write_predictions
 rows = 3000
-made = VideoPrediction(np.arange(rows), np.arange(rows) / 1.0, np.zeros(rows, dtype=int), np.tile([1.0] + [0.0] * 6, (rows, 1)))
+phases, probabilities = np.zeros(rows, dtype=int), np.tile([1.0] + [0.0] * 6, (rows, 1))
+made = VideoPrediction(np.arange(rows), np.arange(rows) / 1.0, phases, probabilities)
 print("ready", flush=True)
 while True:
     write_predictions(Path(sys.argv[1]), "v", made, load_vocabulary("cholec80"))

@@ -108,7 +108,8 @@ def test_the_symmetric_protocol_scores_forgiven_rows_as_annotated():
     truth = seq((4, 30), (0, 30))
     score = sm.score(truth, seq((4, 45), (0, 15)), n_phases=11, protocol="relaxed-symmetric")
     assert mean(score, "accuracy") == pytest.approx(100 * 55 / 60)
-    # Ten of the fifteen late rows count as phase 0: 30 rows of 4 and 25 of 0 are right, five rows of 0 are called 4.
+    # Ten of the fifteen late rows count as phase 0: 30 rows of 4 and 25 of 0 are right, five rows of 0 are
+    # called 4.
     assert score["per_phase"]["phase 4"]["jaccard"]["mean"] == pytest.approx(100 * 30 / 35)
     assert score["per_phase"]["phase 0"]["jaccard"]["mean"] == pytest.approx(100 * 25 / 30)
 
@@ -140,7 +141,8 @@ def test_segmental_by_hand():
         {"run": 0, "video": "video 0", "row": 50, "from": "phase 0", "to": "phase 1", "delay_s": 4.0},
         {"run": 0, "video": "video 0", "row": 100, "from": "phase 1", "to": "phase 2", "delay_s": 0.0},
     ]
-    # IoU: 0 50/54, 1 16/50 and 29/50 (the second claims a taken segment at 10 and 25), 0 1/50 (below 10), 2 1.
+    # IoU: 0 50/54, 1 16/50 and 29/50 (the second claims a taken segment at 10 and 25), 0 1/50 (below 10),
+    # 2 1.
     assert mean(score, "f1_10") == pytest.approx(100 * 6 / 8)
     assert mean(score, "f1_50") == pytest.approx(100 * 6 / 8)
 

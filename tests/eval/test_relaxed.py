@@ -1,4 +1,5 @@
-"""The relaxed boundary in its three modes: hand-worked vectors, a literal slow transcription of the script's steps, and properties."""
+"""The relaxed boundary in its three modes: hand-worked vectors, a literal slow transcription of the script's
+steps, and properties."""
 
 from dataclasses import replace
 
@@ -60,7 +61,8 @@ def test_a_phase_that_is_not_annotated_is_undefined():
     assert np.isnan(relaxed(V1, "published").precision[2:]).all()
 
 
-# Truth, prediction, then accuracy and Jaccard of phases 0 and 1: strict, by the published script, and with the script repaired.
+# Truth, prediction, then accuracy and Jaccard of phases 0 and 1: strict, by the published script, and with
+# the script repaired.
 VECTORS = [
     (seq((0, 20), (1, 20)), seq((0, 15), (1, 25)), (87.5, 75, 80), (87.5, 75, 80), (100, 100, 100)),
     (seq((0, 20), (1, 20)), seq((0, 25), (1, 15)), (87.5, 80, 75), (100, 100, 100), (100, 100, 100)),
@@ -102,7 +104,8 @@ def test_m2cai16_rules_are_those_of_cholec80_one_phase_later():
 
 
 def slow_script(truth, predicted, rules, window, n_phases, repaired):
-    """The script's steps, one row at a time, as the facts describe them: difference, runs, late rule, early rule, union counts."""
+    """The script's steps, one row at a time, as the facts describe them: difference, runs, late rule, early
+    rule, union counts."""
     difference = [int(p) - int(t) for p, t in zip(predicted, truth, strict=True)]
     edited = [0] * len(truth)
     start = 0

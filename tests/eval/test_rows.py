@@ -27,8 +27,10 @@ def write(tmp_path):
     "content",
     [
         "Frame\tPhase\n0\tPreparation\n25\tPreparation\n50\tClippingCutting\n",
-        "Frame\tPhase\r\n0\tPreparation\r\n25\tPreparation\r\n50\tClippingCutting",  # Windows line ends, no last one
-        "\ufeffFrame\tPhase\n0\tPreparation\n25\tpreparation\n50\tclipping_cutting\n\n",  # byte-order mark, spelling, empty last line
+        # Windows line ends, no last one
+        "Frame\tPhase\r\n0\tPreparation\r\n25\tPreparation\r\n50\tClippingCutting",
+        # byte-order mark, spelling, empty last line
+        "\ufeffFrame\tPhase\n0\tPreparation\n25\tpreparation\n50\tclipping_cutting\n\n",
         "Frame\tPhase\n0\t0\n25\t0\n50\t2\n",
         "0\t0\n25\t0\n50\t2\n",  # no header: no row may be lost
         "0,0\n25,0\n50,2\n",

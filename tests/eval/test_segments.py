@@ -72,7 +72,8 @@ def test_overlap_counts_by_hand():
 
 
 def test_of_two_equal_overlaps_the_earlier_segment_is_taken():
-    # The long prediction overlaps both annotated segments of phase 0 by 3/11 and takes the first, which the short one (2/6) already has.
+    # The long prediction overlaps both annotated segments of phase 0 by 3/11 and takes the first, which the
+    # short one (2/6) already has.
     truth, predicted = seq((0, 6), (1, 2), (0, 6)), seq((0, 2), (2, 1), (0, 8), (2, 3))
     assert overlap_counts(*segment_pair(truth, predicted), 0.25) == (1, 3, 2)
 

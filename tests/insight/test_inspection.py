@@ -1,4 +1,5 @@
-"""`surgicalmamba inspect`: what is seen inside is what happens inside, for every variant and both kinds of dataset."""
+"""`surgicalmamba inspect`: what is seen inside is what happens inside, for every variant and both kinds of
+dataset."""
 
 import json
 import math
@@ -112,7 +113,8 @@ def test_the_decay_seen_is_the_decay_that_acts_on_the_state(video):
 
 
 def test_intensity_is_in_the_decay(video):
-    # dA with intensity is dA without it to the power 1 + lambda, frame by frame: only the warp differs between the two models
+    # dA with intensity is dA without it to the power 1 + lambda, frame by frame: only the warp differs
+    # between the two models
     warped = tiny_model("full")
     weights = {name: value for name, value in warped.state_dict().items() if ".intensity." not in name}
     plain = tiny_model("without-lambda")

@@ -1,4 +1,5 @@
-"""Closed forms, phases over time and the regime: answers by hand, of the paper, by integrals and of real annotations."""
+"""Closed forms, phases over time and the regime: answers by hand, of the paper, by integrals and of real
+annotations."""
 
 import json
 import math
@@ -99,7 +100,8 @@ def test_widest_falls_are_the_papers_bounds():
     assert 2 * math.exp(-a * closed.burst_mass(0, fall)) == pytest.approx(
         1
     )  # gain and decay cancel exactly there
-    # marginal cost after the boundary, 4 a sigma, equals the one before it, sqrt(pi / 2), at the cheaper bound
+    # marginal cost after the boundary, 4 a sigma, equals the one before it, sqrt(pi / 2), at the cheaper
+    # bound
     assert 4 * a * closed.widest_cheap_fall(a) == pytest.approx(math.sqrt(math.pi / 2))
 
 

@@ -1,4 +1,5 @@
-"""Small recognizers for live sessions: one that takes pictures, one that takes vectors. Every part of them matters."""
+"""Small recognizers for live sessions: one that takes pictures, one that takes vectors. Every part of them
+matters."""
 
 import numpy as np
 import pytest

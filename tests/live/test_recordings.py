@@ -1,4 +1,5 @@
-"""Streaming a recording is predicting it: real files, through `prepare` and `predict` on one side and a session on the other."""
+"""Streaming a recording is predicting it: real files, through `prepare` and `predict` on one side and a
+session on the other."""
 
 from fractions import Fraction
 
@@ -22,7 +23,8 @@ from surgicalmamba.train.run import fit_network
 
 
 def scene(second, height=120, width=192):
-    """A round view on black with shapes that move, so that the margin cut finds another box from time to time."""
+    """A round view on black with shapes that move, so that the margin cut finds another box from time to
+    time."""
     rgb = np.zeros((height, width, 3), np.uint8)
     centre = (width // 2 + int(6 * np.sin(second)), height // 2)
     cv2.circle(rgb, centre, 52, (150, 60 + int(40 * np.cos(second / 3)), 50), -1)

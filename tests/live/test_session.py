@@ -1,4 +1,5 @@
-"""Live sessions: the model's numbers at the model's rate, and a stated answer to everything that is no picture."""
+"""Live sessions: the model's numbers at the model's rate, and a stated answer to everything that is no
+picture."""
 
 import json
 

@@ -10,7 +10,8 @@ from surgicalmamba.server.record import Change, Ending, SessionInfo, Store, segm
 
 
 def made_up_rows(n, fps=1.0, seed=3):
-    """`n` estimates that follow a script: sure inside phases, unsure and of high intensity around their changes."""
+    """`n` estimates that follow a script: sure inside phases, unsure and of high intensity around their
+    changes."""
     script = operation(seed, 0, short=False, fps=1).procedure.phase_per_frame()
     phases = script[np.linspace(0, len(script) - 1, n).astype(int)]
     rng = np.random.default_rng(seed)
@@ -33,7 +34,8 @@ def made_up_rows(n, fps=1.0, seed=3):
 
 
 def seed_session(folder, fingerprint, name, n, fps=1.0, is_finished=False, seed=3, key=None):
-    """Put a session with `n` estimates on record, as a server that was killed, or that finished it, would have left it."""
+    """Put a session with `n` estimates on record, as a server that was killed, or that finished it, would
+    have left it."""
     key = key or f"{abs(hash((name, seed))) % 16**16:016x}"
     info = SessionInfo(
         key, name, time.time() - n / fps, f"{fps:g}", PHASE_NAMES, fingerprint, "drop", None, {"room": name}

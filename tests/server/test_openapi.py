@@ -1,4 +1,5 @@
-"""Generated requests over the whole description: no answer is a server error, and each is one the description names."""
+"""Generated requests over the whole description: no answer is a server error, and each is one the description
+names."""
 
 import json
 from contextlib import suppress

@@ -20,7 +20,8 @@ WAIT_MS = 60_000
 
 
 def see(page, selector, text):
-    """Wait until an element says this. (Functions evaluated in the page would be refused by its content security policy.)"""
+    """Wait until an element says this. (Functions evaluated in the page would be refused by its content
+    security policy.)"""
     playwright.expect(page.locator(selector)).to_have_text(text, timeout=WAIT_MS)
 
 
@@ -137,8 +138,9 @@ def test_a_curve_painted_estimate_by_estimate_is_the_one_painted_at_once(live, p
             }
             ribbon.paint();
             const { curveTop, curveBottom } = ribbon.band;
-            const pixels = canvas.getContext('2d').getImageData(0, curveTop, canvas.width, curveBottom - curveTop).data;
-            return pixels.reduce((sum, value) => sum + (value > 0), 0);
+            const height = curveBottom - curveTop;
+            const image = canvas.getContext('2d').getImageData(0, curveTop, canvas.width, height);
+            return image.data.reduce((sum, value) => sum + (value > 0), 0);
         };
         return [painted(true), painted(false)];
     }""")

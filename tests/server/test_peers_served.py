@@ -1,4 +1,5 @@
-"""A peer behind the server's lanes and in a pool: a stream's numbers do not depend on its neighbours, to the last bit."""
+"""A peer behind the server's lanes and in a pool: a stream's numbers do not depend on its neighbours, to the
+last bit."""
 
 import numpy as np
 import pytest

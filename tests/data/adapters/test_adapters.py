@@ -1,4 +1,5 @@
-"""Every dataset in the exact layout and format it is distributed in, tiny: files in, ids, phases and samples out."""
+"""Every dataset in the exact layout and format it is distributed in, tiny: files in, ids, phases and samples
+out."""
 
 import json
 
@@ -259,7 +260,8 @@ def test_an_unknown_dataset_is_answered_with_the_nearest(tmp_path):
         ),
         ('{"annotations": [{"image_name": "C/0.jpg", "phases": 1}]}', "no annotation of CASE001"),
         (
-            '{"annotations": [{"image_name": "CASE001/0.jpg", "phases": 1}, {"image_name": "CASE001/0.jpg", "phases": 2}]}',
+            '{"annotations": [{"image_name": "CASE001/0.jpg", "phases": 1},'
+            ' {"image_name": "CASE001/0.jpg", "phases": 2}]}',
             "annotated twice, with different phases",
         ),
     ],

@@ -1,7 +1,8 @@
 """The difficulty is the paper's: one frame cannot tell the two dissections apart, what happened before can.
 
-Classifiers are nearest neighbours on standardised features, trained on some operations and tested on others. Balanced accuracy of a guess
-is one half. A control shows that the same classifier does find what a frame does show."""
+Classifiers are nearest neighbours on standardised features, trained on some operations and tested on others.
+Balanced accuracy of a guess is one half. A control shows that the same classifier does find what a frame does
+show."""
 
 import cv2
 import numpy as np
@@ -15,7 +16,8 @@ SECOND = 5  # frames
 
 
 def known_to_the_generator(op):
-    """Everything a frame shows, without its pixels: tools, hands, camera, gallbladder, bag, smoke, blood, water, focus."""
+    """Everything a frame shows, without its pixels: tools, hands, camera, gallbladder, bag, smoke, blood,
+    water, focus."""
     t = op.tracks
     columns = [
         t.camera.x,
@@ -64,7 +66,8 @@ def thumbnails(op, every):
 
 
 def balanced_accuracy(train, test, first, second, n_neighbours=15):
-    """Of telling phase `first` from `second`; the neighbours of a test row are sought among as many rows of either phase."""
+    """Of telling phase `first` from `second`; the neighbours of a test row are sought among as many rows of
+    either phase."""
     rng = np.random.default_rng(0)
     x = np.concatenate([rows[np.isin(phases, (first, second))] for rows, phases in train])
     y = np.concatenate([phases[np.isin(phases, (first, second))] for _, phases in train])

@@ -1,4 +1,5 @@
-"""Videos and labels on disk: real files, the same bytes each time, and nothing half-written that looks finished."""
+"""Videos and labels on disk: real files, the same bytes each time, and nothing half-written that looks
+finished."""
 
 import hashlib
 import signal
@@ -96,7 +97,8 @@ def test_a_killed_call_is_continued_by_the_same_call_and_ends_with_the_same_byte
     out = tmp_path / "killed"
     script = (
         "import sys; from pathlib import Path; from surgicalmamba.data.synthetic import write_dataset\n"
-        f"write_dataset(Path(sys.argv[1]), videos=2, seed={SEED}, short=True, fps={FPS}, progress=lambda n: print(n, flush=True))"
+        f"write_dataset(Path(sys.argv[1]), videos=2, seed={SEED}, short=True, fps={FPS},\n"
+        "              progress=lambda n: print(n, flush=True))"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(out)], stdout=subprocess.PIPE, text=True)
     first_video = operation(SEED, 0, short=True, fps=FPS).procedure.n_frames

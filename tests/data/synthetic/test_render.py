@@ -1,4 +1,5 @@
-"""Frames: a round view with dark margins that shows what the tracks say, the same bytes on every processor."""
+"""Frames: a round view with dark margins that shows what the tracks say, the same bytes on every
+processor."""
 
 import os
 import subprocess
@@ -125,14 +126,16 @@ op = operation(6, 1, short=True)
 frames = [op.renderer.frame(i) for i in range(0, op.procedure.n_frames, 23)]
 path = Path(sys.argv[1])
 encode(path, frames, 5)
-print(hashlib.sha256(b"".join(f.tobytes() for f in frames)).hexdigest(), hashlib.sha256(path.read_bytes()).hexdigest())
+pixels = b"".join(frame.tobytes() for frame in frames)
+print(*(hashlib.sha256(data).hexdigest() for data in (pixels, path.read_bytes())))
 print("numpy", *[name for name in __cpu_dispatch__ if __cpu_features__[name]])
 print("opencv", *["AVX2"] * cv2.checkHardwareSupport(11))
 """
 
 
 def test_bytes_do_not_depend_on_the_vector_units_of_the_processor(tmp_path):
-    """The same frames and the same encoded file with every optional instruction set of NumPy and OpenCV switched off."""
+    """The same frames and the same encoded file with every optional instruction set of NumPy and OpenCV
+    switched off."""
 
     def probe(name, **switches):
         plain = {key: value for key, value in os.environ.items() if not key.startswith(("NPY_", "OPENCV_"))}
@@ -145,7 +148,7 @@ def test_bytes_do_not_depend_on_the_vector_units_of_the_processor(tmp_path):
     digests, numpy_units, opencv_units = probe("plain")
     if numpy_units == "numpy" or opencv_units == "opencv":
         pytest.skip(
-            f"this processor has no optional vector units to switch off (found: {numpy_units}; {opencv_units})"
+            f"no optional vector units to switch off on this processor ({numpy_units}; {opencv_units})"
         )
     bare_digests, *bare_units = probe(
         "bare",
