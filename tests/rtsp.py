@@ -32,7 +32,7 @@ def transport_stream(file: Path, n_frames: int, fps: int) -> Path:
 
 
 class Camera(socketserver.ThreadingTCPServer):
-    """Plays `file` to every client and then closes. With `cut_after` it closes once after that many bytes, as a
+    """Plays `file` to every client and then closes. With `cut_after` it closes once after so many bytes, as a
     pulled cable does."""
 
     daemon_threads, allow_reuse_address = True, True
