@@ -71,8 +71,8 @@ def write_audio(path):
 
 @pytest.fixture(scope="session")
 def numbered():
-    """`numbered.write(path, n)` makes a recording; `numbered.read(rgb)` tells the frame number of a
-    picture."""
+    """`numbered.write(path, n)` makes a recording; `numbered.read(rgb)` returns the frame number
+    of a picture."""
 
     class Numbered:
         write = staticmethod(write_video)

@@ -26,7 +26,7 @@ def phases(length):
 
 
 def colour(number, row):
-    """A flat colour that tells video and sample."""
+    """A flat colour that encodes video and sample."""
     return 20 + 40 * number, 15 + 20 * row, 90
 
 

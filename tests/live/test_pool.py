@@ -212,7 +212,7 @@ def test_mistakes_are_answered_in_one_line(engine, vectors):
 
 
 def test_streams_may_be_fed_opened_and_closed_from_other_threads(feature_model, engine, vectors):
-    """Four feeders against a ticking thread: every stream hears all of its frames, in order, with its own
+    """Four feeders against a ticking thread: every stream gets all of its frames, in order, with its own
     numbers."""
     pool, features, heard = sm.SessionPool(engine, capacity=4, queue_len=100), vectors(30), {}
     torch.set_num_threads(1)

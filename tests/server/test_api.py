@@ -1,4 +1,4 @@
-"""Every endpoint and every role; what the guard lets pass; what the record says."""
+"""Every endpoint and every role; what the guard accepts; what the record contains."""
 
 import asyncio
 import dataclasses
@@ -201,7 +201,7 @@ def test_the_large_columns_are_sent_on_request(client, pictures):
 
 
 class SilentSocket:
-    """A client that is connected and says nothing."""
+    """A client that is connected and sends nothing."""
 
     async def send_text(self, _text):
         pass

@@ -20,7 +20,7 @@ WAIT_MS = 60_000
 
 
 def see(page, selector, text):
-    """Wait until an element says this. (Functions evaluated in the page would be refused by its content
+    """Wait until an element has this text. (Functions evaluated in the page would be refused by its content
     security policy.)"""
     playwright.expect(page.locator(selector)).to_have_text(text, timeout=WAIT_MS)
 

@@ -49,7 +49,7 @@ def test_the_view_is_round_with_dark_margins(op):
 
 
 def test_tissue_is_red_before_green_before_blue_inside_and_not_outside_the_body():
-    """Redness is what tells inside from outside; out-of-body frames show drapes."""
+    """Redness separates inside from outside; out-of-body frames show drapes."""
     op = next(o for o in (operation(8, v) for v in range(20)) if (o.tracks.outside == 1.0).any())
     inside = op.renderer.frame(clear_frame(op, Activity.DISSECT))[60:210, 150:330].reshape(-1, 3).mean(0)
     outside = (
