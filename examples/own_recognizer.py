@@ -1,7 +1,8 @@
-"""A recognizer of your own in forty lines: a moving average of the features, one per time constant, and a classifier.
+"""Your own recognizer in forty lines: a moving average of the features per time constant, and a classifier.
 
 surgicalmamba check --model own_recognizer:MovingAverage
-SURGICALMAMBA_RECOGNIZERS=own_recognizer:MovingAverage surgicalmamba train recognizer=moving-average data.path=PREPARED
+export SURGICALMAMBA_RECOGNIZERS=own_recognizer:MovingAverage
+surgicalmamba train recognizer=moving-average data.path=PREPARED
 """
 
 from dataclasses import dataclass, replace
@@ -13,11 +14,11 @@ import surgicalmamba as sm
 
 
 class MovingAverageConfig(sm.RecognizerConfig):
-    seconds: tuple[float, ...] = Field((5.0, 60.0, 600.0), description="Time constants, in frames at one frame per second.")
+    seconds: tuple[float, ...] = Field((5.0, 60.0, 600.0), description="Time constants in frames, at 1 fps.")
 
 
 @dataclass(frozen=True)
-class MovingAverageState(sm.LaneState):  # everything it remembers of a procedure; the lane comes first, zeros are "nothing seen"
+class MovingAverageState(sm.LaneState):  # all memory of a procedure: lane first, zeros mean "nothing seen"
     means: torch.Tensor  # (b, n, d)
 
 
@@ -30,7 +31,8 @@ class MovingAverage(sm.Recognizer[MovingAverageState]):
         self.classifier = torch.nn.Linear(len(config.seconds) * config.feature_width, config.n_phases)
 
     def initial_state(self, n_lanes):
-        return MovingAverageState((0,) * n_lanes, self.zeros(n_lanes, len(self.config.seconds), self.feature_width))
+        means = self.zeros(n_lanes, len(self.config.seconds), self.feature_width)
+        return MovingAverageState((0,) * n_lanes, means)
 
     def temporal(self, features, state):  # features (b, l, d), for any l
         means, history = state.means, []

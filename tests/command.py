@@ -1,4 +1,5 @@
-"""The command line inside the test's own process: everything but the start of an interpreter, which costs seconds."""
+"""The command line inside the test's own process: everything but the start of an interpreter, which costs
+seconds."""
 
 import sys
 
@@ -8,7 +9,8 @@ from surgicalmamba.cli.main import main
 
 
 def call(monkeypatch, capsys, *arguments):
-    """Run `surgicalmamba ARGUMENTS`; returns the exit code, what was printed, and the complaint in one line without its frame."""
+    """Run `surgicalmamba ARGUMENTS`; returns the exit code, what was printed, and the complaint in one line
+    without its frame."""
     monkeypatch.setattr(sys, "argv", ["surgicalmamba", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -1,4 +1,5 @@
-"""Shared fixtures. Tests run on the CPU with synthetic data; one thread per worker, since two workers share the cores."""
+"""Shared fixtures. Tests run on the CPU with synthetic data; one thread per worker, since two workers share
+the cores."""
 
 import os
 from pathlib import Path
@@ -15,7 +16,9 @@ def shared_path(relative: str) -> Path:
     """A file of real data kept beside the repository; the test skips, with the reason, where it is absent."""
     path = SHARED / relative
     if not path.exists():
-        pytest.skip(f"shared/{relative} is not here: real reference data lives beside the repository and is not committed")
+        pytest.skip(
+            f"shared/{relative} is missing: real reference data is beside the repository, not committed"
+        )
     return path
 
 
@@ -45,7 +48,8 @@ def release_facts():
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_tests(tmp_path_factory):
-    """Engine choices and exports of tests go to a folder of their own; what a user has measured decides nothing here."""
+    """Engine choices and exports of tests go to a folder of their own; what a user has measured decides
+    nothing here."""
     before = os.environ.get("SURGICALMAMBA_CACHE")
     os.environ["SURGICALMAMBA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     yield

@@ -1,4 +1,5 @@
-"""A network camera for tests: just enough of RTSP to play a transport stream file over TCP, as a camera in a room would."""
+"""A network camera for tests: just enough of RTSP to play a transport stream file over TCP, as a camera in a
+room would."""
 
 import re
 import socketserver
@@ -11,7 +12,10 @@ import av
 import numpy as np
 
 TS_PACKET, PER_DATAGRAM, CLOCK_HZ, MP2T = 188, 7, 90_000, 33
-SDP = "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nt=0 0\r\nm=video 0 RTP/AVP 33\r\na=rtpmap:33 MP2T/90000\r\na=control:track1\r\n"
+SDP = (
+    "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nt=0 0\r\n"
+    "m=video 0 RTP/AVP 33\r\na=rtpmap:33 MP2T/90000\r\na=control:track1\r\n"
+)
 
 
 def transport_stream(file: Path, n_frames: int, fps: int) -> Path:
@@ -28,7 +32,8 @@ def transport_stream(file: Path, n_frames: int, fps: int) -> Path:
 
 
 class Camera(socketserver.ThreadingTCPServer):
-    """Plays `file` to whoever asks and then hangs up. `cut_after` bytes, once, it hangs up in the middle, as a pulled cable does."""
+    """Plays `file` to every client and then closes. With `cut_after` it closes once after so many bytes, as a
+    pulled cable does."""
 
     daemon_threads, allow_reuse_address = True, True
 
@@ -67,7 +72,11 @@ class _Caller(socketserver.StreamRequestHandler):
         """True when the play is over."""
         extra, body = {
             "OPTIONS": ("Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n", ""),
-            "DESCRIBE": (f"Content-Base: {self.server.url}/\r\nContent-Type: application/sdp\r\nContent-Length: {len(SDP)}\r\n", SDP),
+            "DESCRIBE": (
+                f"Content-Base: {self.server.url}/\r\nContent-Type: application/sdp\r\n"
+                f"Content-Length: {len(SDP)}\r\n",
+                SDP,
+            ),
             "SETUP": ("Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\nSession: 1\r\n", ""),
         }.get(method, ("Session: 1\r\n", ""))
         self.wfile.write(f"RTSP/1.0 200 OK\r\nCSeq: {number}\r\n{extra}\r\n{body}".encode())
@@ -83,7 +92,9 @@ class _Caller(socketserver.StreamRequestHandler):
         step = TS_PACKET * PER_DATAGRAM
         for sequence, start in enumerate(range(0, len(video), step)):
             rtp = (
-                struct.pack("!BBHII", 0x80, MP2T, sequence & 0xFFFF, int(time.monotonic() * CLOCK_HZ) & 0xFFFFFFFF, 7)
+                struct.pack(
+                    "!BBHII", 0x80, MP2T, sequence & 0xFFFF, int(time.monotonic() * CLOCK_HZ) & 0xFFFFFFFF, 7
+                )
                 + video[start : start + step]
             )
             self.wfile.write(struct.pack("!BBH", ord("$"), 0, len(rtp)) + rtp)

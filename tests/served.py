@@ -58,5 +58,7 @@ def uninterrupted_record(model, pictures, fps):
     for index, picture in enumerate(pictures):
         pool.push("alone", decode_jpeg(picture), index / fps)
         while pool.is_busy("alone"):
-            rows += [ServedEstimate.of(e, row=e.frame_index, frame=index) for e in pool.tick().estimates.values()]
+            rows += [
+                ServedEstimate.of(e, row=e.frame_index, frame=index) for e in pool.tick().estimates.values()
+            ]
     return rows

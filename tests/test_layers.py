@@ -1,4 +1,5 @@
-"""Imports point down only. The layers are those of CONTRIBUTING.md; this test reads the source and fails otherwise."""
+"""Imports point down only. The layers are those of CONTRIBUTING.md; this test reads the source and fails
+otherwise."""
 
 import ast
 from pathlib import Path
@@ -21,11 +22,54 @@ MAY_IMPORT = {
     "model": {"errors", "config", "core", "files", "version"},
     "train": {"errors", "config", "core", "model", "data", "eval", "files", "devices", "version"},
     "engines": {"errors", "config", "core", "model", "data", "files", "devices", "version"},
-    "live": {"errors", "config", "core", "model", "data", "eval", "report", "engines", "files", "devices", "version"},
-    "peers": {"errors", "config", "core", "model", "train", "live"},  # losses and sessions; those build peers by name
-    "insight": {"errors", "config", "core", "model", "data", "eval", "report", "train", "files", "devices", "version"},
-    "server": {"errors", "config", "core", "model", "data", "eval", "engines", "live", "files", "devices", "version"},
-    "doctor": {"version"},
+    "live": {
+        "errors",
+        "config",
+        "core",
+        "model",
+        "data",
+        "eval",
+        "report",
+        "engines",
+        "files",
+        "devices",
+        "version",
+    },
+    "peers": {
+        "errors",
+        "config",
+        "core",
+        "model",
+        "train",
+        "live",
+    },  # losses and sessions; those build peers by name
+    "insight": {
+        "errors",
+        "config",
+        "core",
+        "model",
+        "data",
+        "eval",
+        "report",
+        "train",
+        "files",
+        "devices",
+        "version",
+    },
+    "server": {
+        "errors",
+        "config",
+        "core",
+        "model",
+        "data",
+        "eval",
+        "engines",
+        "live",
+        "files",
+        "devices",
+        "version",
+    },
+    "doctor": {"core", "model", "version"},
     "demo": {"errors", "data", "eval", "report", "model", "live", "engines"},
 }
 # Libraries a part must not touch, because it has to import fast or run without them.
@@ -55,7 +99,10 @@ def imported_names(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} uses a relative import; write the full name"
             base = node.module or ""
-            names += [(f"{base}.{alias.name}" if base == "surgicalmamba" else base, node.lineno) for alias in node.names]
+            names += [
+                (f"{base}.{alias.name}" if base == "surgicalmamba" else base, node.lineno)
+                for alias in node.names
+            ]
     return names
 
 
@@ -64,14 +111,18 @@ def test_imports_point_down_only(path):
     part = part_of(path)
     if part in {"cli", "__init__", "__main__"}:
         return
-    assert part in MAY_IMPORT, f"{path} is in no known layer: add {part!r} to MAY_IMPORT and to CONTRIBUTING.md"
+    assert part in MAY_IMPORT, (
+        f"{path} is in no known layer: add {part!r} to MAY_IMPORT and to CONTRIBUTING.md"
+    )
     for name, line in imported_names(path):
         if name.startswith("surgicalmamba."):
             target = name.split(".")[1]
             allowed = MAY_IMPORT[part] | {part}
             assert target in allowed, f"{path}:{line} imports {name}; {part} may import {sorted(allowed)}"
         top = name.split(".")[0]
-        assert top not in MUST_NOT_IMPORT.get(part, set()), f"{path}:{line} imports {name}, which {part} must not"
+        assert top not in MUST_NOT_IMPORT.get(part, set()), (
+            f"{path}:{line} imports {name}, which {part} must not"
+        )
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -85,7 +136,9 @@ def test_no_source_file_names_a_folder_of_somebodys_machine(path):
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_nothing_is_unpickled(path):
     for name, line in imported_names(path):
-        assert name.split(".")[0] not in {"pickle", "cPickle", "dill", "joblib", "shelve"}, f"{path}:{line} imports {name}"
+        assert name.split(".")[0] not in {"pickle", "cPickle", "dill", "joblib", "shelve"}, (
+            f"{path}:{line} imports {name}"
+        )
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -94,7 +147,11 @@ def test_nothing_is_unpickled(path):
             keywords = {k.arg: k.value for k in node.keywords}
             if called == "torch.load":
                 only = keywords.get("weights_only")
-                assert isinstance(only, ast.Constant) and only.value is True, f"{path}:{node.lineno} torch.load without weights_only"
+                assert isinstance(only, ast.Constant) and only.value is True, (
+                    f"{path}:{node.lineno} torch.load without weights_only"
+                )
             if called in {"np.load", "numpy.load"}:
                 allow = keywords.get("allow_pickle")
-                assert allow is None or (isinstance(allow, ast.Constant) and allow.value is False), f"{path}:{node.lineno}"
+                assert allow is None or (isinstance(allow, ast.Constant) and allow.value is False), (
+                    f"{path}:{node.lineno}"
+                )

@@ -1,4 +1,5 @@
-"""A toy dataset that can be learned in seconds: three phases told apart only by which pulse came last. And an operator who stops runs."""
+"""A toy dataset that can be learned in seconds: three phases that differ only in the last pulse. And an
+operator who stops runs."""
 
 import numpy as np
 
@@ -7,7 +8,20 @@ from surgicalmamba.data.store import SampleTable, VideoDraft, finish
 from surgicalmamba.train.run import Watcher
 from surgicalmamba_lab.studies.runs import train_and_predict
 
-LENGTHS = {"a": 61, "b": 40, "c": 75, "d": 33, "e": 52, "f": 66, "g": 45, "h": 58, "i": 37, "j": 70, "v": 48, "w": 57}
+LENGTHS = {
+    "a": 61,
+    "b": 40,
+    "c": 75,
+    "d": 33,
+    "e": 52,
+    "f": 66,
+    "g": 45,
+    "h": 58,
+    "i": 37,
+    "j": 70,
+    "v": 48,
+    "w": 57,
+}
 
 
 def toy_video(name, length):
@@ -26,8 +40,18 @@ def write_toy_dataset(folder, splits):
         draft = VideoDraft(folder, name, "features")
         draft.set_features(features)
         rows = np.arange(length)
-        entries[name] = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
-    fields = {"format": FORMAT, "name": "toy", "kind": "features", "phases": ["x", "y", "z"], "fps": "1", "source": "", "settings": {}}
+        entries[name] = draft.commit(
+            SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"}
+        )
+    fields = {
+        "format": FORMAT,
+        "name": "toy",
+        "kind": "features",
+        "phases": ["x", "y", "z"],
+        "fps": "1",
+        "source": "",
+        "settings": {},
+    }
     finish(folder, Manifest(**fields, splits=splits, videos=entries))
     return folder
 
@@ -45,7 +69,8 @@ class StopAfter(Watcher):
 
 
 def train_here(jobs, out):
-    """Train and predict the jobs of a study that are not done, in this process, as its own processes would. Returns their names."""
+    """Train and predict the jobs of a study that are not done, in this process, as its own processes would.
+    Returns their names."""
     waiting = [job for job in jobs if not job.is_done(out)]
     for job in waiting:
         train_and_predict(job, out)

@@ -47,7 +47,7 @@ class Section(BaseModel):
 
 
 def one_line(section: type[Section], error: ValidationError, prefix: str = "") -> str:
-    """The first problem of a pydantic error as one sentence, with the dotted name of the setting behind `prefix`."""
+    """The first problem of a pydantic error as one sentence, with the dotted name of the setting."""
     problem = error.errors(include_url=False)[0]
     path = [str(part) for part in problem["loc"]]
     name = prefix + ".".join(path) or section.__name__

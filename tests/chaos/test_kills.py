@@ -121,7 +121,9 @@ def run_kills(model, folder, pictures, kills, streams, fps, seed, life_s, settin
         record = store.rows(sender.session)
         rows = {row.row: row for row in record}
         received = [estimate.row for estimate in sender.received]
-        lost += sum(e.row not in rows or rows[e.row].probabilities != e.probabilities for e in sender.received)
+        lost += sum(
+            e.row not in rows or rows[e.row].probabilities != e.probabilities for e in sender.received
+        )
         doubled += len(received) - len(set(received)) + len(record) - len(rows)
         expected = uninterrupted_record(model, sender.sent, fps)
         different += sum(a != b for a, b in zip(record, expected, strict=False)) + abs(

@@ -9,7 +9,10 @@ import pytest
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "surgicalmamba", "evaluate", *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "surgicalmamba", "evaluate", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -19,13 +22,28 @@ def data(tmp_path_factory):
     for side, cut in (("labels", 20), ("predictions", 24)):
         (root / side).mkdir()
         for video in ("video41", "video42"):
-            rows = [f"{25 * index}\t{'Preparation' if index < cut else 'CalotTriangleDissection'}" for index in range(40)]
-            (root / side / f"{video}-phase.txt").write_text("Frame\tPhase\n" + "\n".join(rows) + "\n", encoding="utf-8")
+            rows = [
+                f"{25 * index}\t{'Preparation' if index < cut else 'CalotTriangleDissection'}"
+                for index in range(40)
+            ]
+            (root / side / f"{video}-phase.txt").write_text(
+                "Frame\tPhase\n" + "\n".join(rows) + "\n", encoding="utf-8"
+            )
     return root
 
 
 def test_json_has_the_documented_shape_in_percent(data):
-    result = run("--labels", data / "labels", "--predictions", data / "predictions", "--phases", "cholec80", "--protocol", "all", "--json")
+    result = run(
+        "--labels",
+        data / "labels",
+        "--predictions",
+        data / "predictions",
+        "--phases",
+        "cholec80",
+        "--protocol",
+        "all",
+        "--json",
+    )
     assert result.returncode == 0
     document = json.loads(result.stdout)
     assert document["videos"] == 2
@@ -40,7 +58,10 @@ def test_json_has_the_documented_shape_in_percent(data):
 def test_the_usual_protocol_of_the_dataset_is_the_default(data):
     result = run("--labels", data / "labels", "--predictions", data / "predictions", "--phases", "cholec80")
     assert result.returncode == 0
-    assert "relaxed-published: 2 video(s), 1 run(s), 1 row/s (assumed), window 10 s, rules cholec80" in result.stdout
+    assert (
+        "relaxed-published: 2 video(s), 1 run(s), 1 row/s (assumed), window 10 s, rules cholec80"
+        in result.stdout
+    )
     assert "strict" not in result.stdout.split("relaxed-published")[0]
 
 
@@ -73,7 +94,15 @@ def test_comparison_with_a_second_system(data):
 
 def test_a_report_is_written_and_named_on_stderr(data, tmp_path):
     result = run(
-        "--labels", data / "labels", "--predictions", data / "predictions", "--phases", "cholec80", "--report", tmp_path / "out", "--json"
+        "--labels",
+        data / "labels",
+        "--predictions",
+        data / "predictions",
+        "--phases",
+        "cholec80",
+        "--report",
+        tmp_path / "out",
+        "--json",
     )
     assert result.returncode == 0
     assert str(tmp_path / "out" / "index.html") in result.stderr.replace("\n", "")
@@ -86,22 +115,50 @@ def test_a_yaml_file_of_phases_serves_ones_own_procedure(tmp_path):
     for side in ("labels", "predictions"):
         (tmp_path / side).mkdir()
         (tmp_path / side / "a.csv").write_text("frame,phase\n0,Open\n1,close\n")
-    result = run("--labels", tmp_path / "labels", "--predictions", tmp_path / "predictions", "--phases", tmp_path / "phases.yaml", "--json")
+    result = run(
+        "--labels",
+        tmp_path / "labels",
+        "--predictions",
+        tmp_path / "predictions",
+        "--phases",
+        tmp_path / "phases.yaml",
+        "--json",
+    )
     assert json.loads(result.stdout)["protocols"]["strict"]["accuracy"]["mean"] == 100
 
 
 def test_a_failure_is_one_line_with_file_and_row_and_exit_code_1(data, tmp_path):
     (tmp_path / "predictions").mkdir()
     (tmp_path / "predictions" / "video41.txt").write_text("Frame\tPhase\n0\tPreperation\n")
-    result = run("--labels", data / "labels", "--predictions", tmp_path / "predictions", "--phases", "cholec80", "--common-videos")
+    result = run(
+        "--labels",
+        data / "labels",
+        "--predictions",
+        tmp_path / "predictions",
+        "--phases",
+        "cholec80",
+        "--common-videos",
+    )
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert "video41.txt row 2: unknown phase 'Preperation' for cholec80; did you mean 'Preparation'?" in result.stderr
+    assert (
+        "video41.txt row 2: unknown phase 'Preperation' for cholec80; did you mean 'Preparation'?"
+        in result.stderr
+    )
 
 
 def test_an_impossible_rate_is_a_failure_in_one_line(data):
-    result = run("--labels", data / "labels", "--predictions", data / "predictions", "--phases", "cholec80", "--fps", "0")
+    result = run(
+        "--labels",
+        data / "labels",
+        "--predictions",
+        data / "predictions",
+        "--phases",
+        "cholec80",
+        "--fps",
+        "0",
+    )
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
     assert "fps=0.0 is not a rate" in result.stderr
 
@@ -114,7 +171,10 @@ def test_an_impossible_rate_is_a_failure_in_one_line(data):
         (["--table", "cholec80", "--report", "x"], "need --labels"),
         (["--table", "nothing"], "no published rows"),
         (["--labels", "x", "--predictions", "y", "--phases", "cholec8"], "did you mean"),
-        (["--labels", "x", "--predictions", "y", "--phases", "cholec80", "--protocol", "relaxd"], "unknown protocol"),
+        (
+            ["--labels", "x", "--predictions", "y", "--phases", "cholec80", "--protocol", "relaxd"],
+            "unknown protocol",
+        ),
         (["--labels", "x", "--predictions", "y", "--tolerance", "-1"], "tolerance"),
     ],
 )

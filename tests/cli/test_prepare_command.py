@@ -1,4 +1,5 @@
-"""`surgicalmamba prepare` and `check` as commands: names, misuse, features by a checkpoint, and documentation that is true."""
+"""`surgicalmamba prepare` and `check` as commands: names, misuse, features by a checkpoint, and documentation
+that is true."""
 
 import json
 import re
@@ -57,7 +58,17 @@ def test_misuse_exits_2(monkeypatch, capsys, tmp_path, arguments):
     ],
 )
 def test_a_setting_out_of_range_is_one_line(monkeypatch, capsys, tmp_path, option, message):
-    code, _, stderr = run(monkeypatch, capsys, "prepare", "custom", "--source", str(tmp_path), "--out", str(tmp_path / "x"), *option)
+    code, _, stderr = run(
+        monkeypatch,
+        capsys,
+        "prepare",
+        "custom",
+        "--source",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "x"),
+        *option,
+    )
     assert code == 1 and message in stderr and len(stderr.splitlines()) == 1
 
 
@@ -80,11 +91,18 @@ def test_json_tells_what_was_done(monkeypatch, capsys, own, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "p"
     arguments = ("prepare", "custom", "--source", str(own), "--out", str(out), "--workers", "1", "--json")
     code, stdout, _ = run(monkeypatch, capsys, *arguments)
-    assert code == 0 and json.loads(stdout) == {"n_videos": 1, "prepared": ["op1"], "kept": [], "failures": {}, "warnings": []}
+    assert code == 0 and json.loads(stdout) == {
+        "n_videos": 1,
+        "prepared": ["op1"],
+        "kept": [],
+        "failures": {},
+        "warnings": [],
+    }
 
 
 class FakeModel:
-    """The part of a model that preparing features needs: frames (n, 3, h, w), ImageNet-normalised, to vectors (n, 2)."""
+    """The part of a model that preparing features needs: frames (n, 3, h, w), ImageNet-normalised, to vectors
+    (n, 2)."""
 
     config = SimpleNamespace(backbone=BackboneConfig(image_size=32))
 
@@ -95,12 +113,25 @@ class FakeModel:
         return torch.stack([frames[:, 0].mean((1, 2)), frames.std((1, 2, 3))], dim=1)
 
 
-def test_features_of_a_checkpoint_are_stored_and_other_weights_are_told_stale(monkeypatch, capsys, own, tmp_path_factory):
+def test_features_of_a_checkpoint_are_stored_and_other_weights_are_told_stale(
+    monkeypatch, capsys, own, tmp_path_factory
+):
     monkeypatch.setattr(surgicalmamba, "load", lambda path: FakeModel(), raising=False)
     folder = tmp_path_factory.mktemp("checkpoint")
     (folder / "model.safetensors").write_bytes(b"weights one")
     out = folder / "prepared"
-    arguments = ("prepare", "custom", "--source", str(own), "--out", str(out), "--box", "none", "--features", str(folder))
+    arguments = (
+        "prepare",
+        "custom",
+        "--source",
+        str(own),
+        "--out",
+        str(out),
+        "--box",
+        "none",
+        "--features",
+        str(folder),
+    )
     assert run(monkeypatch, capsys, *arguments)[0] == 0
     video = PreparedDataset.open(out).videos["op1"]
     assert video.features.shape == (3, 2) and video.labels.tolist() == [0, 0, 1]
@@ -114,7 +145,9 @@ def test_features_of_a_checkpoint_are_stored_and_other_weights_are_told_stale(mo
 
 def commands_in(page):
     blocks = re.findall(r"```\w*\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-    return [line.split() for block in blocks for line in block.splitlines() if line.startswith("surgicalmamba ")]
+    return [
+        line.split() for block in blocks for line in block.splitlines() if line.startswith("surgicalmamba ")
+    ]
 
 
 @pytest.mark.parametrize("page", ["datasets.md", "own-data.md"])

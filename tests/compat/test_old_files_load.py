@@ -77,7 +77,12 @@ def test_a_resumed_run_has_its_config_in_the_present_form(run):
     old = yaml.safe_load(Path("run/config.yaml").read_text(encoding="utf-8"))
     run("train", "--resume", "run")
     new = yaml.safe_load(Path("run/config.yaml").read_text(encoding="utf-8"))
-    assert new["recognizer"] == {"name": "surgicalmamba", "preset": old["preset"], "variant": old["variant"], **old["model"]}
+    assert new["recognizer"] == {
+        "name": "surgicalmamba",
+        "preset": old["preset"],
+        "variant": old["variant"],
+        **old["model"],
+    }
     assert not {"preset", "variant", "model"} & set(new)
 
 

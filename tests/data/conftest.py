@@ -11,7 +11,8 @@ BLOCK = WIDTH // BITS
 
 
 def picture_of(number: int) -> np.ndarray:
-    """A grey picture with the number's bits as black and white blocks in the upper half and a moving stripe below."""
+    """A grey picture with the number's bits as black and white blocks in the upper half and a moving stripe
+    below."""
     rgb = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
     for bit in range(BITS):
         rgb[: HEIGHT // 2, bit * BLOCK : (bit + 1) * BLOCK] = 235 if number >> bit & 1 else 20
@@ -26,9 +27,21 @@ def number_in(rgb: np.ndarray) -> int:
     return sum(1 << bit for bit, on in enumerate(centres) if on)
 
 
-def write_video(path, n_frames, fps=25, codec="libx264", options=None, gop=None, times=None, picture=picture_of, size_hw=(HEIGHT, WIDTH)):
+def write_video(
+    path,
+    n_frames,
+    fps=25,
+    codec="libx264",
+    options=None,
+    gop=None,
+    times=None,
+    picture=picture_of,
+    size_hw=(HEIGHT, WIDTH),
+):
     """Encode numbered pictures. `times` gives uneven presentation times in milliseconds."""
-    with av.open(str(path), "w", options={"movflags": "faststart"} if str(path).endswith(".mp4") else {}) as container:
+    with av.open(
+        str(path), "w", options={"movflags": "faststart"} if str(path).endswith(".mp4") else {}
+    ) as container:
         stream = container.add_stream(codec, rate=Fraction(fps))
         stream.height, stream.width = size_hw
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
@@ -58,7 +71,8 @@ def write_audio(path):
 
 @pytest.fixture(scope="session")
 def numbered():
-    """`numbered.write(path, n)` makes a recording; `numbered.read(rgb)` tells the frame number of a picture."""
+    """`numbered.write(path, n)` makes a recording; `numbered.read(rgb)` returns the frame number
+    of a picture."""
 
     class Numbered:
         write = staticmethod(write_video)

@@ -80,29 +80,109 @@ def test_real_label_files_at_every_25th_frame(real_data):
         (b"Frame\tPhase\n0\tPr\xe9paration\n", NAMES, CHOLEC80, r"not UTF-8 text \(byte 16\)"),
         ("Frame\tPhase\n", NAMES, CHOLEC80, "a header and no rows"),
         ("0\tPreparation\n1\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:1: the header line is missing"),
-        ("Image\tStep\n0\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:1: the header is 'Image\\tStep', expected 'Frame\\tPhase'"),
+        (
+            "Image\tStep\n0\tPreparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:1: the header is 'Image\\tStep', expected 'Frame\\tPhase'",
+        ),
         ("Phase\tFrame\nPreparation\t0\n", NAMES, CHOLEC80, r"a\.txt:1: columns are in the order"),
         ("Frame,Phase\n0,Preparation\n", NAMES, CHOLEC80, r"a\.txt:1: separated by commas, expected tabs"),
-        ("Frame\tPhase\nPreparation\t0\n", NAMES, CHOLEC80, r"a\.txt:2: 'Preparation' where a frame number belongs: .* swapped"),
-        ("Frame\tPhase\n0\tPreparation\tx\n", NAMES, CHOLEC80, r"a\.txt:2: .* has 3 of 2 columns separated by tabs"),
-        ("Frame\tPhase\n0\tPreparation\n1 Preparation\n", NAMES, CHOLEC80, r"a\.txt:3: .* has 1 of 2 columns"),
-        ("Frame\tPhase\n0\tPreparation\n\n1\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:3: a blank line between rows"),
-        ("Frame\tPhase\n0\tPreparation\n2\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:3: row 2 follows row 0: 1 row is missing"),
-        ("Frame\tPhase\n0\tPreparation\n9\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:3: row 9 follows row 0: 8 rows are missing"),
+        (
+            "Frame\tPhase\nPreparation\t0\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:2: 'Preparation' where a frame number belongs: .* swapped",
+        ),
+        (
+            "Frame\tPhase\n0\tPreparation\tx\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:2: .* has 3 of 2 columns separated by tabs",
+        ),
+        (
+            "Frame\tPhase\n0\tPreparation\n1 Preparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:3: .* has 1 of 2 columns",
+        ),
+        (
+            "Frame\tPhase\n0\tPreparation\n\n1\tPreparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:3: a blank line between rows",
+        ),
+        (
+            "Frame\tPhase\n0\tPreparation\n2\tPreparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:3: row 2 follows row 0: 1 row is missing",
+        ),
+        (
+            "Frame\tPhase\n0\tPreparation\n9\tPreparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:3: row 9 follows row 0: 8 rows are missing",
+        ),
         ("Frame\tPhase\n0\tPreparation\n0\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:3: row 0 occurs twice"),
-        ("Frame\tPhase\n0\tPreparation\n1\tPreparation\n0\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:4: row 0 comes after row 1"),
-        ("Frame\tPhase\n1\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:2: the first row is number 1, expected 0: rows count from 0"),
-        ("Frame\tPhase\n0.5\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:2: frame number '0\.5' is not a whole number"),
+        (
+            "Frame\tPhase\n0\tPreparation\n1\tPreparation\n0\tPreparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:4: row 0 comes after row 1",
+        ),
+        (
+            "Frame\tPhase\n1\tPreparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:2: the first row is number 1, expected 0: rows count from 0",
+        ),
+        (
+            "Frame\tPhase\n0.5\tPreparation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:2: frame number '0\.5' is not a whole number",
+        ),
         ("Frame\tPhase\n-1\tPreparation\n", NAMES, CHOLEC80, r"a\.txt:2: frame number '-1' is negative"),
         ("Frame\tPhase\n0\t\n", NAMES, CHOLEC80, r"a\.txt:2: the label is missing"),
-        ("Frame\tPhase\n0\tPreperation\n", NAMES, CHOLEC80, r"a\.txt:2: unknown phase 'Preperation' .* did you mean 'Preparation'"),
+        (
+            "Frame\tPhase\n0\tPreperation\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:2: unknown phase 'Preperation' .* did you mean 'Preparation'",
+        ),
         ("Frame\tPhase\n0\tPhase\n", NAMES, CHOLEC80, r"a\.txt:2: unknown phase 'Phase'"),
-        ("Frame\tPhase\n0\t3\n", NAMES, CHOLEC80, r"a\.txt:2: label 3 is a number, but numbers are ambiguous for cholec80"),
-        ("Frame\tPhase\n1\t0\n", SECONDS, load_vocabulary("autolaparo"), r"a\.txt:2: phase id 0 is outside 1 to 7 .* count from 0"),
-        ("Frame\tPhase\n0\t1\n", SECONDS, load_vocabulary("autolaparo"), r"a\.txt:2: the first row is number 0, expected 1"),
+        (
+            "Frame\tPhase\n0\t3\n",
+            NAMES,
+            CHOLEC80,
+            r"a\.txt:2: label 3 is a number, but numbers are ambiguous for cholec80",
+        ),
+        (
+            "Frame\tPhase\n1\t0\n",
+            SECONDS,
+            load_vocabulary("autolaparo"),
+            r"a\.txt:2: phase id 0 is outside 1 to 7 .* count from 0",
+        ),
+        (
+            "Frame\tPhase\n0\t1\n",
+            SECONDS,
+            load_vocabulary("autolaparo"),
+            r"a\.txt:2: the first row is number 0, expected 1",
+        ),
         ("0,0\n1,7\n", PLAIN, load_vocabulary("heichole"), r"a\.txt:2: phase id 7 is outside 0 to 6"),
-        ("Frame,Phase\n0,0\n", PLAIN, load_vocabulary("heichole"), r"a\.txt:1: expected a row of numbers, found 'Frame,Phase'"),
-        ("0,Preparation\n", PLAIN, load_vocabulary("heichole"), r"a\.txt:1: label 'Preparation' where a phase number belongs"),
+        (
+            "Frame,Phase\n0,0\n",
+            PLAIN,
+            load_vocabulary("heichole"),
+            r"a\.txt:1: expected a row of numbers, found 'Frame,Phase'",
+        ),
+        (
+            "0,Preparation\n",
+            PLAIN,
+            load_vocabulary("heichole"),
+            r"a\.txt:1: label 'Preparation' where a phase number belongs",
+        ),
     ],
 )
 def test_each_mistake_in_numbered_rows_has_its_own_message(tmp_path, content, form, words, message):
@@ -115,7 +195,16 @@ def test_segments_in_seconds_or_clock_time_leave_gaps_unlabelled(tmp_path):
     path = write(tmp_path, "start,end,phase\n0:10,0:01:00,Alpha\n75.5,1:20:00,beta")
     labels = read_segments(path, AB)
     times = np.array([0.0, 9.9, 10.0, 59.0, 60.0, 75.5, 4799.0, 4800.0])
-    assert labels.phase_of(np.zeros(8, np.int64), times, Fraction(25)).tolist() == [-1, -1, 0, 0, -1, 1, 1, -1]
+    assert labels.phase_of(np.zeros(8, np.int64), times, Fraction(25)).tolist() == [
+        -1,
+        -1,
+        0,
+        0,
+        -1,
+        1,
+        1,
+        -1,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +242,9 @@ def test_a_phase_holds_from_its_start_to_the_next(tmp_path):
     path = write(tmp_path, "VideoID;FrameNo;Phase\n7;3;1\n7;5;2\n8;0;1\n7;9;2\n", "annotations.csv")
     labels = start_labels(path, "7", load_vocabulary("cataract101"))
     assert labels.rows(11).phases.tolist() == [-1, -1, -1, 0, 0, 1, 1, 1, 1, 1, 1]
-    assert StartLabels(np.array([2]), np.array([1])).phase_of(np.array([1, 2, 99]), np.zeros(3), Fraction(1)).tolist() == [-1, 1, 1]
+    assert StartLabels(np.array([2]), np.array([1])).phase_of(
+        np.array([1, 2, 99]), np.zeros(3), Fraction(1)
+    ).tolist() == [-1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +282,10 @@ def test_the_first_line_tells_the_format(tmp_path, content, phases, stride):
         ("hello\n", r"a\.txt:1: 'hello' is no known label format; use a header"),
         ("Bild,Phase\n0,Alpha\n", r"a\.txt:1: the first column is called 'bild'; call it Frame or Second"),
         ("Frame,Step\n0,Alpha\n", r"a\.txt:1: the second column is called 'step'; call it Phase"),
-        ("Phase,Frame\nAlpha,0\n", r"a\.txt:1: the first column is called 'phase'; call it Frame or Second and put it first"),
+        (
+            "Phase,Frame\nAlpha,0\n",
+            r"a\.txt:1: the first column is called 'phase'; call it Frame or Second and put it first",
+        ),
         ("0,0\n25,1\n40,1\n", r"a\.txt:3: row 40 breaks the step of 25"),
     ],
 )

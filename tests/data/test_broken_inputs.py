@@ -1,4 +1,5 @@
-"""Broken input of every kind, through the real command: its own message, exit code 1, no traceback, nothing that passes `check`."""
+"""Broken input of every kind, through the real command: its own message, exit code 1, no traceback, nothing
+that passes `check`."""
 
 import json
 import re
@@ -75,7 +76,9 @@ def autolaparo(root, kit):
 
 def heichole(root, kit):
     copy("Videos/Full/Hei-Chole1.mp4")(root, kit)
-    text("Annotations/Phase/Hei-Chole1_Annotation_Phase.csv", "".join(f"{i},0\n" for i in range(N)))(root, kit)
+    text("Annotations/Phase/Hei-Chole1_Annotation_Phase.csv", "".join(f"{i},0\n" for i in range(N)))(
+        root, kit
+    )
 
 
 def cataract101(root, kit):
@@ -103,7 +106,10 @@ def features(root, kit):
 
 
 def jigsaws(root, kit):
-    text("Suturing/kinematics/AllGestures/Suturing_B001.txt", "\n".join(" ".join(["0.5"] * 76) for _ in range(12)))(root, kit)
+    text(
+        "Suturing/kinematics/AllGestures/Suturing_B001.txt",
+        "\n".join(" ".join(["0.5"] * 76) for _ in range(12)),
+    )(root, kit)
     text("Suturing/transcriptions/Suturing_B001.txt", "1 12 G1\n")(root, kit)
 
 
@@ -154,16 +160,28 @@ KINDS = {
     "a name where numbers belong": (heichole, text(ANNOTATION, "0,Preparation\n")),
     # tables of many videos
     "no row for the video": (cataract101, text("annotations.csv", "VideoID;FrameNo;Phase\n270;0;1\n")),
-    "unknown length": (cataract101, text("videos.csv", "VideoID;Frames;FPS;Surgeon;Experience\n270;51;25;1;1\n")),
-    "a segment after the end": (cataract101, text("annotations.csv", "VideoID;FrameNo;Phase\n269;0;1\n269;900;2\n")),
-    "segment starts out of order": (cataract101, text("annotations.csv", "VideoID;FrameNo;Phase\n269;9;1\n269;3;2\n")),
+    "unknown length": (
+        cataract101,
+        text("videos.csv", "VideoID;Frames;FPS;Surgeon;Experience\n270;51;25;1;1\n"),
+    ),
+    "a segment after the end": (
+        cataract101,
+        text("annotations.csv", "VideoID;FrameNo;Phase\n269;0;1\n269;900;2\n"),
+    ),
+    "segment starts out of order": (
+        cataract101,
+        text("annotations.csv", "VideoID;FrameNo;Phase\n269;9;1\n269;3;2\n"),
+    ),
     "a missing table": (cataract101, remove("videos.csv")),
     "broken JSON": (grasp, text(GRASP_JSON, "{'annotations':")),
     "JSON of something else": (grasp, text(GRASP_JSON, "[]")),
     "annotation without an image": (grasp, text(GRASP_JSON, '{"annotations": [{"phases": 1}]}')),
     "two phases for one image": (
         grasp,
-        text(GRASP_JSON, json.dumps({"annotations": [{"image_name": "CASE001/0.jpg", "phases": p} for p in (1, 2)]})),
+        text(
+            GRASP_JSON,
+            json.dumps({"annotations": [{"image_name": "CASE001/0.jpg", "phases": p} for p in (1, 2)]}),
+        ),
     ),
     "a hole in the images": (grasp, remove("GraSP_1fps/frames/CASE001/00001.jpg")),
     "unreadable first image": (grasp, text("GraSP_1fps/frames/CASE001/00000.jpg", b"\xff\xd8\xff")),
@@ -176,23 +194,44 @@ KINDS = {
     "a time that is none": (custom, text("op1.csv", "start,end,phase\n0,later,Alpha\n")),
     "an unknown label format": (custom, text("op1.csv", "a,b,c,d\n")),
     "labels that miss the recording": (custom, text("op1.csv", "start,end,phase\n900,999,Alpha\n")),
-    "one video in train and test": (custom, text("phases.yaml", "phases: [Alpha, Beta]\nsplits: {train: [op1], test: [op1]}\n")),
-    "a split of unknown videos": (custom, text("phases.yaml", "phases: [Alpha, Beta]\nsplits: {train: [op9]}\n")),
+    "one video in train and test": (
+        custom,
+        text("phases.yaml", "phases: [Alpha, Beta]\nsplits: {train: [op1], test: [op1]}\n"),
+    ),
+    "a split of unknown videos": (
+        custom,
+        text("phases.yaml", "phases: [Alpha, Beta]\nsplits: {train: [op9]}\n"),
+    ),
     "two label files": (custom, text("op1.txt", frames("Alpha"))),
     "two videos of one name": (custom, copy("more/op1.avi")),
     # features
-    "a pickle in an array": (features, lambda root, kit: np.savez(root / "a.npz", x=np.array([[None]]), y=np.array([0]))),
-    "features that are not finite": (features, lambda root, kit: np.savez(root / "a.npz", x=np.full((1, 2), np.inf), y=np.array([0]))),
-    "features and labels of different length": (features, lambda root, kit: np.savez(root / "a.npz", x=np.ones((4, 2)), y=np.array([0]))),
+    "a pickle in an array": (
+        features,
+        lambda root, kit: np.savez(root / "a.npz", x=np.array([[None]]), y=np.array([0])),
+    ),
+    "features that are not finite": (
+        features,
+        lambda root, kit: np.savez(root / "a.npz", x=np.full((1, 2), np.inf), y=np.array([0])),
+    ),
+    "features and labels of different length": (
+        features,
+        lambda root, kit: np.savez(root / "a.npz", x=np.ones((4, 2)), y=np.array([0])),
+    ),
     "a damaged archive": (features, text("a.npz", b"PK")),
-    "kinematics with too few columns": (jigsaws, text("Suturing/kinematics/AllGestures/Suturing_B001.txt", "1 2 3\n")),
+    "kinematics with too few columns": (
+        jigsaws,
+        text("Suturing/kinematics/AllGestures/Suturing_B001.txt", "1 2 3\n"),
+    ),
     "a gesture of another task": (jigsaws, text("Suturing/transcriptions/Suturing_B001.txt", "1 12 G13\n")),
 }
 
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory, numbered):
-    return {"numbered": numbered, "clip": numbered.write(tmp_path_factory.mktemp("clip") / "a.mp4", N, gop=25).read_bytes()}
+    return {
+        "numbered": numbered,
+        "clip": numbered.write(tmp_path_factory.mktemp("clip") / "a.mp4", N, gop=25).read_bytes(),
+    }
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -214,25 +253,42 @@ def messages():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_broken_input_gets_its_own_message_and_leaves_nothing_that_passes_check(kind, kit, tmp_path, monkeypatch, capsys, messages):
+def test_broken_input_gets_its_own_message_and_leaves_nothing_that_passes_check(
+    kind, kit, tmp_path, monkeypatch, capsys, messages
+):
     make, breakage = KINDS[kind]
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     make(source, kit)
     breakage(source, kit)
-    code, stdout, stderr = run(monkeypatch, capsys, "prepare", name_of(make), "--source", str(source), "--out", str(out), "--workers", "1")
+    code, stdout, stderr = run(
+        monkeypatch,
+        capsys,
+        "prepare",
+        name_of(make),
+        "--source",
+        str(source),
+        "--out",
+        str(out),
+        "--workers",
+        "1",
+    )
     assert code == 1 and "Traceback" not in stdout + stderr and "defect" not in stdout + stderr
     failed = re.findall(r"^  \S+ +(.+)$", stdout, re.MULTILINE)
     spoken = failed or re.findall(r"^surgicalmamba: (.+)$", stderr, re.MULTILINE)
     assert len(spoken) == 1, stdout + stderr
     message = re.sub(r"[0-9]+", "0", spoken[0].replace(str(source), "").replace(str(out), ""))
-    assert messages.setdefault(message, kind) == kind, f"{kind!r} and {messages[message]!r} are told in the same words: {message}"
+    assert messages.setdefault(message, kind) == kind, (
+        f"{kind!r} and {messages[message]!r} are told in the same words: {message}"
+    )
     if out.exists():
         code, stdout, stderr = run(monkeypatch, capsys, "check", str(out))
         assert code == 1, "what is left of a broken input passes check"
 
 
-@pytest.mark.parametrize("make", [cholec80, autolaparo, heichole, cataract101, grasp, custom, features, jigsaws], ids=name_of)
+@pytest.mark.parametrize(
+    "make", [cholec80, autolaparo, heichole, cataract101, grasp, custom, features, jigsaws], ids=name_of
+)
 def test_the_same_folders_unbroken_are_prepared_and_pass(make, kit, tmp_path, monkeypatch, capsys):
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()

@@ -43,7 +43,14 @@ def test_a_source_folder_is_described_video_by_video(source):
     report = check(source)
     assert (report.dataset, report.state, report.has_errors) == ("custom", "source", False)
     row = report.videos[1]
-    assert (row.id, row.frames, row.fps, row.samples, row.labelled, row.mismatch) == ("op1", 251, 25.0, 11, 6, 0)
+    assert (row.id, row.frames, row.fps, row.samples, row.labelled, row.mismatch) == (
+        "op1",
+        251,
+        25.0,
+        11,
+        6,
+        0,
+    )
     assert row.absent_phases == ["Gamma"] and row.unlabelled_s == [(0, 0), (4, 4), (8, 10)]
 
 
@@ -64,7 +71,9 @@ def test_the_same_recording_under_two_names_is_an_error_in_both(source, tmp_path
 
 
 def test_a_video_in_two_roles_is_an_error(source):
-    (source / "phases.yaml").write_text("phases: [Alpha, Beta, Gamma]\nsplits: {train: [op0, op1], test: [op1]}\n")
+    (source / "phases.yaml").write_text(
+        "phases: [Alpha, Beta, Gamma]\nsplits: {train: [op0, op1], test: [op1]}\n"
+    )
     assert "split 'own' has 'op1' in train and in test" in errors(check(source))[0]
 
 
@@ -83,13 +92,28 @@ def test_a_split_overlap_in_a_manifest_is_an_error_unless_it_was_published_so(pr
     ("damage", "message"),
     [
         (lambda out: (out / "videos/op0/frames/00000003.jpg").unlink(), "00000003.jpg: cannot be read"),
-        (lambda out: (out / "videos/op0/frames/00000003.jpg").write_bytes(b"x"), "an image has changed since it was prepared"),
-        (lambda out: (out / "videos/op0/frames/00000099.jpg").write_bytes(b"x"), "more files than the 10 of dataset.json"),
+        (
+            lambda out: (out / "videos/op0/frames/00000003.jpg").write_bytes(b"x"),
+            "an image has changed since it was prepared",
+        ),
+        (
+            lambda out: (out / "videos/op0/frames/00000099.jpg").write_bytes(b"x"),
+            "more files than the 10 of dataset.json",
+        ),
         (lambda out: (out / "videos/op0/labels.csv").unlink(), "labels.csv: cannot be read"),
-        (lambda out: swap(out / "videos/op0/labels.csv", ",0\n", ",1\n"), "labels.csv has changed since it was prepared"),
-        (lambda out: swap(out / "videos/op0/video.json", '"n_samples": 10', '"n_samples": 11'), "does not agree with dataset.json"),
+        (
+            lambda out: swap(out / "videos/op0/labels.csv", ",0\n", ",1\n"),
+            "labels.csv has changed since it was prepared",
+        ),
+        (
+            lambda out: swap(out / "videos/op0/video.json", '"n_samples": 10', '"n_samples": 11'),
+            "does not agree with dataset.json",
+        ),
         (lambda out: shutil.rmtree(out / "videos/op0"), "op0 is missing although dataset.json lists it"),
-        (lambda out: shutil.copytree(out / "videos/op0", out / "videos/op7"), "op7 is not listed in dataset.json"),
+        (
+            lambda out: shutil.copytree(out / "videos/op0", out / "videos/op7"),
+            "op7 is not listed in dataset.json",
+        ),
         (lambda out: (out / "dataset.json").write_text("{"), "Invalid JSON"),
         (lambda out: (out / "dataset.json").unlink(), "is unfinished: 2 videos and no dataset.json"),
     ],
@@ -129,7 +153,9 @@ def test_the_absent_phases_of_cholec80_are_the_known_ones(real_data):
     assert absent == {**without_preparation, "video21": ["CleaningCoagulation"]}
 
 
-@pytest.mark.parametrize(("mask", "runs"), [([], []), ([1], [(0, 0)]), ([0, 1, 1, 0, 1], [(1, 2), (4, 4)]), ([0, 0], [])])
+@pytest.mark.parametrize(
+    ("mask", "runs"), [([], []), ([1], [(0, 0)]), ([0, 1, 1, 0, 1], [(1, 2), (4, 4)]), ([0, 0], [])]
+)
 def test_stretches_are_maximal_runs(mask, runs):
     assert stretches(np.array(mask, bool), np.arange(len(mask)).astype(float)) == runs
 
@@ -146,4 +172,7 @@ def test_the_command_prints_a_table_or_json_and_exits_1_on_errors(source):
     bad = run("--json")
     report = json.loads(bad.stdout)
     assert bad.returncode == 1 and report["ok"] is False
-    assert "op0.csv:2: unknown phase 'Delta'" in report["problems"][0]["message"] and report["problems"][0]["video"] == "op0"
+    assert (
+        "op0.csv:2: unknown phase 'Delta'" in report["problems"][0]["message"]
+        and report["problems"][0]["video"] == "op0"
+    )

@@ -26,7 +26,7 @@ def phases(length):
 
 
 def colour(number, row):
-    """A flat colour that tells video and sample."""
+    """A flat colour that encodes video and sample."""
     return 20 + 40 * number, 15 + 20 * row, 90
 
 
@@ -40,8 +40,18 @@ def prepared(folder: Path, kind: str) -> PreparedDataset:
         else:
             draft.set_features(np.array([[number, row, 0.5] for row in range(length)], dtype=np.float32))
         rows = np.arange(length)
-        entries[name] = draft.commit(SampleTable(rows, rows.astype(float), phases(length)), {"sources": {}, "settings_sha256": "0"})
-    fields = {"format": FORMAT, "name": "toy", "kind": kind, "phases": ["x", "y"], "fps": "1", "source": "", "settings": {}}
+        entries[name] = draft.commit(
+            SampleTable(rows, rows.astype(float), phases(length)), {"sources": {}, "settings_sha256": "0"}
+        )
+    fields = {
+        "format": FORMAT,
+        "name": "toy",
+        "kind": kind,
+        "phases": ["x", "y"],
+        "fps": "1",
+        "source": "",
+        "settings": {},
+    }
     finish(folder, Manifest(**fields, splits={"own": {"train": list(LENGTHS)}}, videos=entries))
     return PreparedDataset.open(folder)
 
@@ -109,7 +119,9 @@ def test_features_come_as_they_are_stored(features):
             if name is not None:
                 rows[name] += batch.frames[lane][batch.is_frame[lane]].tolist()
             assert (batch.frames[lane][~batch.is_frame[lane]] == 0).all()
-    assert rows == {name: [[number, row, 0.5] for row in range(n)] for number, (name, n) in enumerate(LENGTHS.items())}
+    assert rows == {
+        name: [[number, row, 0.5] for row in range(n)] for number, (name, n) in enumerate(LENGTHS.items())
+    }
 
 
 def test_feature_dropout_zeroes_its_share_anew_every_epoch_and_the_same_for_the_same_seed(features):
@@ -129,7 +141,9 @@ def test_workers_and_read_ahead_change_no_byte(images, draw):
     transform = Augment(AugmentConfig(draw=draw), SIZE)
     reference = [as_bytes(b) for b in load(images, transform=transform, workers=1, prefetch=0)]
     for workers, prefetch in ((1, 3), (4, 0), (3, 5)):
-        assert [as_bytes(b) for b in load(images, transform=transform, workers=workers, prefetch=prefetch)] == reference
+        assert [
+            as_bytes(b) for b in load(images, transform=transform, workers=workers, prefetch=prefetch)
+        ] == reference
 
 
 def test_epochs_differ_and_repeat_with_the_seed(images):
@@ -168,7 +182,10 @@ def test_a_restored_loader_continues_with_exactly_the_batch_that_would_have_come
         assert rest == two_epochs[taken:], taken
 
 
-@pytest.mark.parametrize("change", [{"n_lanes": 3}, {"clip_len": 4}, {"seed": 9}, {"shuffle": False}, {"transform": WholeFrame(64)}])
+@pytest.mark.parametrize(
+    "change",
+    [{"n_lanes": 3}, {"clip_len": 4}, {"seed": 9}, {"shuffle": False}, {"transform": WholeFrame(64)}],
+)
 def test_a_state_of_other_settings_is_refused(images, change):
     state = load(images).state_dict()
     with pytest.raises(DataError, match="taken with other videos"):
@@ -202,7 +219,8 @@ def test_a_target_is_computed_once_from_the_whole_procedure_and_sliced(features)
                 n, first = int(batch.is_frame[lane].sum()), int(batch.first_sample[lane])
                 if name is not None:
                     np.testing.assert_array_equal(
-                        batch.target[lane, :n], np.linspace(1, 2, LENGTHS[name], dtype=np.float32)[first : first + n]
+                        batch.target[lane, :n],
+                        np.linspace(1, 2, LENGTHS[name], dtype=np.float32)[first : first + n],
                     )
                 assert (batch.target[lane, n:] == 0).all()
     assert sorted(asked) == sorted(LENGTHS)
@@ -238,8 +256,19 @@ def test_an_unreadable_frame_is_one_line_that_names_the_file(tmp_path):
 def test_the_decoder_may_reduce_a_frame_but_never_below_what_is_asked(tmp_path):
     draft = VideoDraft(tmp_path, "v", "frames")
     draft.add_image(encode_jpeg(np.zeros((250, 250, 3), dtype=np.uint8)))
-    entry = draft.commit(SampleTable(np.array([0]), np.array([0.0]), np.array([0])), {"sources": {}, "settings_sha256": "0"})
-    fields = {"format": FORMAT, "name": "t", "kind": "frames", "phases": ["x"], "fps": "1", "source": "", "settings": {}, "splits": {}}
+    entry = draft.commit(
+        SampleTable(np.array([0]), np.array([0.0]), np.array([0])), {"sources": {}, "settings_sha256": "0"}
+    )
+    fields = {
+        "format": FORMAT,
+        "name": "t",
+        "kind": "frames",
+        "phases": ["x"],
+        "fps": "1",
+        "source": "",
+        "settings": {},
+        "splits": {},
+    }
     finish(tmp_path, Manifest(**fields, videos={"v": entry}))
     video = PreparedDataset.open(tmp_path).videos["v"]
     assert read_frame(video, 0).shape == (250, 250, 3)

@@ -23,7 +23,11 @@ def test_images_are_in_natural_order(folder):
 
 def test_images_are_sampled_like_frames(folder, numbered):
     images = ImageFolder(folder, Fraction(5))
-    assert [(f.index, f.time_s, numbered.read(f.rgb)) for f in images.samples(Fraction(1))] == [(0, 0.0, 0), (5, 1.0, 5), (10, 2.0, 10)]
+    assert [(f.index, f.time_s, numbered.read(f.rgb)) for f in images.samples(Fraction(1))] == [
+        (0, 0.0, 0),
+        (5, 1.0, 5),
+        (10, 2.0, 10),
+    ]
     assert images.info.duration_s == pytest.approx(2.4) and images.info.size_hw == numbered.size_hw
 
 

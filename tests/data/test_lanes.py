@@ -9,7 +9,8 @@ lengths_of_videos = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 
 def test_two_lanes_and_three_videos_by_hand():
-    """Video 1 (3 samples) and video 0 (5) start; video 2 (2) follows in the lane that is free first. Clips of 2."""
+    """Video 1 (3 samples) and video 0 (5) start; video 2 (2) follows in the lane that is free first. Clips of
+    2."""
     steps = plan_lanes([5, 3, 2], [1, 0, 2], n_lanes=2, clip_len=2)
     assert steps == [
         (Span(1, 0, 2, True, False), Span(0, 0, 2, True, False)),
@@ -24,8 +25,16 @@ def test_a_lane_with_nothing_left_is_empty():
 
 
 @settings(max_examples=150, deadline=None)
-@given(lengths=lengths_of_videos, n_lanes=st.integers(1, 5), clip_len=st.integers(1, 20), seed=st.integers(0, 99), epoch=st.integers(0, 9))
-def test_every_sample_occurs_once_in_order_and_no_lane_rests_while_a_video_waits(lengths, n_lanes, clip_len, seed, epoch):
+@given(
+    lengths=lengths_of_videos,
+    n_lanes=st.integers(1, 5),
+    clip_len=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 9),
+)
+def test_every_sample_occurs_once_in_order_and_no_lane_rests_while_a_video_waits(
+    lengths, n_lanes, clip_len, seed, epoch
+):
     order = epoch_order(lengths, n_lanes, seed, epoch)
     assert sorted(order) == list(range(len(lengths)))
     steps = plan_lanes(lengths, order, n_lanes, clip_len)
@@ -34,7 +43,11 @@ def test_every_sample_occurs_once_in_order_and_no_lane_rests_while_a_video_waits
         for lane, span in enumerate(step):
             if span is None:
                 assert all(later[lane] is None for later in steps[number:])  # an idle lane stays idle
-                assert all(later is None or not later.is_first for following in steps[number + 1 :] for later in following)
+                assert all(
+                    later is None or not later.is_first
+                    for following in steps[number + 1 :]
+                    for later in following
+                )
                 continue
             assert span.is_first == (span.start == 0) and span.is_last == (span.stop == lengths[span.video])
             assert span.stop - span.start == clip_len or span.is_last

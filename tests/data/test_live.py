@@ -1,4 +1,5 @@
-"""Live sources: real HTTP streams that break off, a real pipe, and the pauses between attempts on a clock of our own."""
+"""Live sources: real HTTP streams that break off, a real pipe, and the pauses between attempts on a clock of
+our own."""
 
 import subprocess
 import sys
@@ -35,7 +36,9 @@ class TestClock:
 
 @pytest.fixture(scope="module")
 def stream_file(tmp_path_factory, numbered):
-    return numbered.write(tmp_path_factory.mktemp("live") / "a.ts", 50, gop=10, options={"sc_threshold": "0", "bf": "0"})
+    return numbered.write(
+        tmp_path_factory.mktemp("live") / "a.ts", 50, gop=10, options={"sc_threshold": "0", "bf": "0"}
+    )
 
 
 @pytest.fixture
@@ -91,11 +94,19 @@ def test_a_lost_stream_is_reconnected_with_growing_pauses_and_the_gap_is_reporte
         return endless(source, timeout_s)
 
     with pytest.raises(DataError, match="nothing arrived for 60 s after"):
-        items.extend(iter_into(items, live_frames(url, FIVE, Retry(first_s=1, longest_s=8, give_up_s=60), clock, connect)))
+        items.extend(
+            iter_into(
+                items, live_frames(url, FIVE, Retry(first_s=1, longest_s=8, give_up_s=60), clock, connect)
+            )
+        )
     (gap,) = [item for item in items if isinstance(item, Gap)]
     frames = [item for item in items if isinstance(item, Frame)]
     assert clock.slept[:4] == [1, 2, 4, 8] and max(clock.slept) == 8
-    assert gap.attempts == 4 and gap.start_s == pytest.approx(49 / 25, abs=0.01) and gap.end_s == pytest.approx(15)
+    assert (
+        gap.attempts == 4
+        and gap.start_s == pytest.approx(49 / 25, abs=0.01)
+        and gap.end_s == pytest.approx(15)
+    )
     assert gap.reason
     assert [numbered.read(f.rgb) for f in frames] == [*range(0, 50, 5)] * 2
     assert [f.time_s for f in frames[:10]] == pytest.approx([k / 5 for k in range(10)])
@@ -133,7 +144,9 @@ def test_a_pipe_is_read_as_it_comes_and_ends_without_reconnecting(stream_file):
         "print(*[f'{f.index}@{f.time_s:.2f}' for f in live_frames('-', Fraction(5))])"
     )
     with stream_file.open("rb") as stream:
-        done = subprocess.run([sys.executable, "-c", program], stdin=stream, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdin=stream, capture_output=True, text=True, check=True
+        )
     assert done.stdout.split() == [f"{i}@{i / 25:.2f}" for i in range(0, 50, 5)]
 
 
@@ -172,5 +185,7 @@ def test_a_network_camera_is_read_over_rtsp_and_called_again_after_its_cable_was
     (at,) = [i for i, seen in enumerate(found) if isinstance(seen, Gap)]
     gap, before, after = found[at], found[:at], found[at + 1 :]
     assert [numbered.read(frame.rgb) for frame in before] == list(range(0, 5 * at, 5)) and 2 <= at < 10
-    assert [numbered.read(frame.rgb) for frame in after] == [round((frame.time_s - gap.end_s) * 25) for frame in after]
+    assert [numbered.read(frame.rgb) for frame in after] == [
+        round((frame.time_s - gap.end_s) * 25) for frame in after
+    ]
     assert len(after) >= 9 and clock.slept == [0.5, 0.5] and camera.n_plays == 3

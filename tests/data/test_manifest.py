@@ -10,7 +10,10 @@ from surgicalmamba.data.manifest import fingerprint, fingerprints, settings_hash
 
 def test_small_files_are_hashed_whole(tmp_path):
     (tmp_path / "a").write_bytes(b"labels")
-    assert fingerprint(tmp_path / "a").sha256 == hashlib.sha256(b"labels").hexdigest() and fingerprint(tmp_path / "a").size == 6
+    assert (
+        fingerprint(tmp_path / "a").sha256 == hashlib.sha256(b"labels").hexdigest()
+        and fingerprint(tmp_path / "a").size == 6
+    )
 
 
 @pytest.mark.parametrize("position", [0, 1_000_000, 1_999_999])
@@ -35,4 +38,8 @@ def test_files_are_named_below_the_source_and_an_image_folder_is_one_entry(tmp_p
 
 
 def test_settings_are_hashed_whatever_their_order():
-    assert settings_hash({"a": 1, "b": None}) == settings_hash({"b": None, "a": 1}) != settings_hash({"a": 1, "b": 0})
+    assert (
+        settings_hash({"a": 1, "b": None})
+        == settings_hash({"b": None, "a": 1})
+        != settings_hash({"a": 1, "b": 0})
+    )

@@ -1,4 +1,5 @@
-"""Preparing: complete or not there, the same bytes however often it was killed, and plain words when something is stale or broken."""
+"""Preparing: complete or not there, the same bytes however often it was killed, and plain words when
+something is stale or broken."""
 
 import hashlib
 import os
@@ -26,7 +27,9 @@ def clips(tmp_path_factory, numbered):
     source = tmp_path_factory.mktemp("own")
     (source / "phases.yaml").write_text("phases: [Alpha, Beta]\n")
     for i in range(10):
-        numbered.write(source / f"op{i}.mp4", 250, gop=25, picture=lambda n, i=i: numbered.picture((n + 7 * i) % 1000))
+        numbered.write(
+            source / f"op{i}.mp4", 250, gop=25, picture=lambda n, i=i: numbered.picture((n + 7 * i) % 1000)
+        )
         (source / f"op{i}.csv").write_text("start,end,phase\n0,5,Alpha\n5,10,Beta\n")
     return source
 
@@ -47,7 +50,17 @@ def tree(folder):
 
 
 def command(source, out, *more):
-    base = [sys.executable, "-m", "surgicalmamba", "prepare", "custom", "--source", str(source), "--out", str(out)]
+    base = [
+        sys.executable,
+        "-m",
+        "surgicalmamba",
+        "prepare",
+        "custom",
+        "--source",
+        str(source),
+        "--out",
+        str(out),
+    ]
     return [*base, *more]
 
 
@@ -65,7 +78,10 @@ def test_one_process_and_several_write_the_same_bytes(source, tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_progress_grows_and_ends_at_the_whole(source, tmp_path, workers):
     heard = []
-    prepare(Request("custom", source, tmp_path / "out", fps=Fraction(5), workers=workers), lambda done, total: heard.append((done, total)))
+    prepare(
+        Request("custom", source, tmp_path / "out", fps=Fraction(5), workers=workers),
+        lambda done, total: heard.append((done, total)),
+    )
     total = sum(path.stat().st_size for path in source.glob("op*"))
     assert heard[0] == (0, total) and heard[-1] == (pytest.approx(total), total)
     assert [done for done, _ in heard] == sorted(done for done, _ in heard) and len(heard) > 10
@@ -100,14 +116,17 @@ def alive(pid):
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at the process table in /proc")
 def test_killed_again_and_again_it_ends_with_the_bytes_of_a_run_in_peace(clips, tmp_path):
-    """kill -9 of the parent at random moments; the workers leave by themselves, and what is there is never taken for finished."""
+    """kill -9 of the parent at random moments; the workers leave by themselves, and what is there is never
+    taken for finished."""
     settings = ("--fps", "5", "--workers", "2")
     assert run(clips, tmp_path / "peace", *settings).returncode == 0
     out = tmp_path / "out"
     dice = random.Random(4)
     kills = 0
     for _ in range(5):
-        process = subprocess.Popen(command(clips, out, *settings), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command(clips, out, *settings), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         begun = set((out / "videos").iterdir()) if (out / "videos").is_dir() else set()
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and process.poll() is None:
@@ -184,7 +203,10 @@ def test_broken_videos_fail_alone_and_the_run_ends_with_a_table_and_exit_code_1(
     done = run(source, tmp_path / "out")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "2 of 3 videos failed; the dataset is unfinished" in done.stdout
-    assert "op1.mp4: a text file, not a video" in done.stdout and "op2.csv:2: unknown phase 'Gamma'" in done.stdout
+    assert (
+        "op1.mp4: a text file, not a video" in done.stdout
+        and "op2.csv:2: unknown phase 'Gamma'" in done.stdout
+    )
     assert not (tmp_path / "out/dataset.json").exists() and (tmp_path / "out/videos/op0").is_dir()
     mended = run(source, tmp_path / "out", "--exclude", "op1", "--exclude", "op2")
     assert mended.returncode == 0 and "1 videos ready (0 prepared, 1 already there)" in mended.stdout
@@ -194,7 +216,9 @@ def test_a_length_difference_within_the_tolerance_is_told_and_beyond_it_refused(
     frames = "".join(f"{i}\tAlpha\n" for i in range(200))
     (source / "op1.csv").write_text("Frame\tPhase\n" + frames)
     outcome = prepare(Request("custom", source, tmp_path / "a"))
-    assert any("op1.mp4: 2 more samples than" in w and "the surplus is left out" in w for w in outcome.warnings)
+    assert any(
+        "op1.mp4: 2 more samples than" in w and "the surplus is left out" in w for w in outcome.warnings
+    )
     assert PreparedDataset.open(tmp_path / "a").videos["op1"].n_samples == 8
     failure = prepare(Request("custom", source, tmp_path / "b", tolerance=1)).failures["op1"]
     assert "250 frames at 25 fps make 2 more samples than" in failure and "raise --tolerance" in failure
@@ -208,14 +232,18 @@ def test_a_cut_off_video_whose_announced_length_fits_is_kept_as_far_as_it_goes(s
     (source / "op1.mp4").write_bytes(data[: len(data) // 2])
     outcome = prepare(Request("custom", source, tmp_path / "out"))
     assert outcome.failures == {}
-    assert any("op1.mp4: cut off; readable up to" in w and "of 10.0 s announced" in w for w in outcome.warnings)
+    assert any(
+        "op1.mp4: cut off; readable up to" in w and "of 10.0 s announced" in w for w in outcome.warnings
+    )
     assert 2 <= PreparedDataset.open(tmp_path / "out").videos["op1"].n_samples < 10
 
 
 def test_the_stored_pictures_are_the_preprocessed_samples(source, tmp_path, numbered):
     prepare(Request("custom", source, tmp_path / "out", preprocess=Preprocess("none", 160)))
     video = PreparedDataset.open(tmp_path / "out").videos["op1"]
-    assert [numbered.read(read_image(path)) for path in video.frame_paths] == [(25 * k + 7) % 1000 for k in range(10)]
+    assert [numbered.read(read_image(path)) for path in video.frame_paths] == [
+        (25 * k + 7) % 1000 for k in range(10)
+    ]
 
 
 class MeanColour:
@@ -236,7 +264,11 @@ def test_an_encoder_turns_the_dataset_into_features_once(source, tmp_path):
     request = Request("custom", source, tmp_path / "out", fps=Fraction(5), encoder=encoder)
     assert prepare(request).failures == {}
     dataset = PreparedDataset.open(tmp_path / "out")
-    assert dataset.kind == "features" and dataset.d_feature == 3 and dataset.manifest.settings["encoder"] == "mean colour"
+    assert (
+        dataset.kind == "features"
+        and dataset.d_feature == 3
+        and dataset.manifest.settings["encoder"] == "mean colour"
+    )
     assert encoder.sizes[:2] == [(32, 250, 250, 3), (18, 250, 250, 3)]
     plain = prepare(Request("custom", source, tmp_path / "images", fps=Fraction(5)))
     assert plain.failures == {}
@@ -281,13 +313,18 @@ def test_two_runs_at_once_do_not_share_a_folder(source, tmp_path):
 def test_a_full_disk_is_told_and_leaves_nothing_that_passes_for_finished(source, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(disk)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
     if mounted.returncode:
         pytest.skip("mounting a small disk needs privileges that are not here")
     try:
         done = run(source, disk / "out", "--workers", "1", "--fps", "5")
         assert done.returncode == 1 and "Traceback" not in done.stderr
-        assert "No space left on device. Free some space and run the same command again" in done.stdout + done.stderr
+        assert (
+            "No space left on device. Free some space and run the same command again"
+            in done.stdout + done.stderr
+        )
         assert not (disk / "out/dataset.json").exists()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -299,7 +336,11 @@ def without_privileges():
 
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None)
-        drop_from_bounding_set, override, read_search = 24, 1, 2  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        drop_from_bounding_set, override, read_search = (
+            24,
+            1,
+            2,
+        )  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
         for capability in (override, read_search):
             if libc.prctl(drop_from_bounding_set, capability, 0, 0, 0):
                 raise OSError("cannot drop privileges")

@@ -21,7 +21,8 @@ def round_view(height=240, width=427, margin=60, seed=0):
 
 
 def slow_box(rgb, outer, end):
-    """Pixel by pixel: grey above 15, median of 19 x 19 neighbours (a majority of 361), extremes of what is left."""
+    """Pixel by pixel: grey above 15, median of 19 x 19 neighbours (a majority of 361), extremes of what is
+    left."""
     height, width = rgb.shape[:2]
     scaled = cv2.resize(rgb, (int(width / height * 300), 300))
     grey = np.rint(scaled.astype(float) @ [0.299, 0.587, 0.114])
@@ -37,14 +38,21 @@ def slow_box(rgb, outer, end):
     return scaled[min(rows) : max(rows) + end, min(columns) : max(columns) + end]
 
 
-@pytest.mark.parametrize(("box", "outer", "end"), [("inclusive", 10, 1), ("exclusive", 10, 0), ("all-columns", 0, 0)])
+@pytest.mark.parametrize(
+    ("box", "outer", "end"), [("inclusive", 10, 1), ("exclusive", 10, 0), ("all-columns", 0, 0)]
+)
 @pytest.mark.parametrize("margin", [0, 60])
 def test_the_cut_is_the_fields_recipe(box, outer, end, margin):
     rgb = round_view(margin=margin)
     assert np.array_equal(cut_margin(rgb, box), slow_box(rgb, outer, end))
 
 
-@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0.05, 0.95), height=st.integers(1, 60), width=st.integers(1, 80))
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    share=st.floats(0.05, 0.95),
+    height=st.integers(1, 60),
+    width=st.integers(1, 80),
+)
 def test_the_majority_of_a_mask_is_its_median(seed, share, height, width):
     mask = (np.random.default_rng(seed).random((height, width)) < share).astype(np.uint8)
     assert np.array_equal(binary_median(mask), cv2.medianBlur(mask * 255, 19) > 0)
@@ -58,7 +66,9 @@ def test_the_inclusive_box_has_one_row_and_column_more_than_the_exclusive_one():
 
 @pytest.mark.parametrize("box", ["inclusive", "exclusive", "all-columns", "none"])
 def test_a_black_frame_is_kept_whole(box):
-    assert np.array_equal(Preprocess(box)(np.zeros((480, 854, 3), np.uint8)), np.zeros((250, 250, 3), np.uint8))
+    assert np.array_equal(
+        Preprocess(box)(np.zeros((480, 854, 3), np.uint8)), np.zeros((250, 250, 3), np.uint8)
+    )
 
 
 @pytest.mark.parametrize("colour", [(255, 255, 255), (0, 0, 255)])
@@ -89,7 +99,9 @@ def test_the_picture_is_stretched_to_250_without_keeping_its_shape():
 
 
 def test_unknown_rules_and_sizes_are_refused():
-    with pytest.raises(ConfigError, match="box rule 'both' is unknown; choose one of inclusive, exclusive, all-columns, none"):
+    with pytest.raises(
+        ConfigError, match="box rule 'both' is unknown; choose one of inclusive, exclusive, all-columns, none"
+    ):
         Preprocess("both")
     with pytest.raises(ConfigError, match="image size 3 is too small"):
         Preprocess(size=3)

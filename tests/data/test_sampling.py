@@ -30,12 +30,18 @@ def test_sample_k_is_frame_k_times_round_fps(source_fps, fps, frames):
     assert [rule.frame_of(k) for k in range(4)] == frames
 
 
-@pytest.mark.parametrize(("n_frames", "n_samples"), [(250, 10), (251, 11), (226, 10), (1, 1), (25, 1), (26, 2)])
+@pytest.mark.parametrize(
+    ("n_frames", "n_samples"), [(250, 10), (251, 11), (226, 10), (1, 1), (25, 1), (26, 2)]
+)
 def test_a_recording_of_n_frames_has_ceil_n_over_25_samples(n_frames, n_samples):
     assert IndexSampling.between(Fraction(25), Fraction(1)).n_samples(n_frames) == n_samples
 
 
-@given(source_fps=rates, divisor=st.fractions(min_value=1, max_value=60, max_denominator=50), n_frames=st.integers(1, 500))
+@given(
+    source_fps=rates,
+    divisor=st.fractions(min_value=1, max_value=60, max_denominator=50),
+    n_frames=st.integers(1, 500),
+)
 def test_counting_frames_one_by_one_agrees_with_the_formulas(source_fps, divisor, n_frames):
     rule = IndexSampling.between(source_fps, source_fps / divisor)
     picked = [i for i in range(n_frames) if rule.sample_of(i) is not None]
@@ -43,7 +49,10 @@ def test_counting_frames_one_by_one_agrees_with_the_formulas(source_fps, divisor
     assert picked == [rule.frame_of(k) for k in range(len(picked))]
 
 
-@given(gaps=st.lists(st.integers(1, 400), min_size=1, max_size=40), fps=st.sampled_from([Fraction(1), Fraction(5), Fraction(1, 2)]))
+@given(
+    gaps=st.lists(st.integers(1, 400), min_size=1, max_size=40),
+    fps=st.sampled_from([Fraction(1), Fraction(5), Fraction(1, 2)]),
+)
 def test_by_time_sample_k_is_the_last_frame_that_began_by_then(gaps, fps):
     tick = Fraction(1, 1000)
     times = [Fraction(sum(gaps[:i]), 1000) for i in range(len(gaps) + 1)]

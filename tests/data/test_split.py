@@ -1,4 +1,5 @@
-"""Splits as data: the counts of the paper's table, disjoint roles, and honest words about what is unverified."""
+"""Splits as data: the counts of the paper's table, disjoint roles, and honest words about what is
+unverified."""
 
 import pytest
 
@@ -33,7 +34,9 @@ def test_roles_are_disjoint_unless_a_published_overlap_is_declared(dataset):
 def test_the_release_trains_on_its_own_validation_videos():
     for dataset, n_train in (("cholec80", 40), ("m2cai16", 27)):
         release = shipped_splits(dataset)["release"]
-        assert len(release.roles["train"]) == n_train and set(release.roles["val"]) <= set(release.roles["train"])
+        assert len(release.roles["train"]) == n_train and set(release.roles["val"]) <= set(
+            release.roles["train"]
+        )
         assert release.roles["test"] == shipped_splits(dataset)["paper"].roles["test"]
 
 
@@ -70,7 +73,10 @@ def test_a_malformed_split_is_one_line(text, message):
 
 
 def test_roles_without_a_name_make_the_split_own():
-    assert read_splits("splits: {train: [a], test: [b]}", "x")["own"].roles == {"train": ("a",), "test": ("b",)}
+    assert read_splits("splits: {train: [a], test: [b]}", "x")["own"].roles == {
+        "train": ("a",),
+        "test": ("b",),
+    }
     assert read_splits("phases: [A]", "x") == {}
 
 

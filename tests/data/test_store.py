@@ -21,7 +21,15 @@ def write_features(folder, video="v1", table=TABLE):
 
 
 def manifest_of(entries, **changes):
-    fields = {"format": FORMAT, "name": "toy", "kind": "features", "phases": ["a", "b"], "fps": "1", "source": "", "settings": {}}
+    fields = {
+        "format": FORMAT,
+        "name": "toy",
+        "kind": "features",
+        "phases": ["a", "b"],
+        "fps": "1",
+        "source": "",
+        "settings": {},
+    }
     return Manifest(**{**fields, "splits": {"own": {"train": list(entries)}}, "videos": entries, **changes})
 
 
@@ -34,12 +42,20 @@ def dataset(tmp_path):
 def test_what_is_written_is_what_is_read(dataset):
     opened = store.PreparedDataset.open(dataset)
     video = opened.videos["v1"]
-    assert (opened.name, opened.kind, opened.phases, opened.fps, opened.d_feature) == ("toy", "features", ("a", "b"), Fraction(1), 2)
+    assert (opened.name, opened.kind, opened.phases, opened.fps, opened.d_feature) == (
+        "toy",
+        "features",
+        ("a", "b"),
+        Fraction(1),
+        2,
+    )
     assert opened.splits == {"own": {"train": ("v1",)}} and opened.split("own", "train") == [video]
     assert video.labels.tolist() == [-1, 0, 1] and video.table.frame.tolist() == [0, 25, 50]
     assert video.time_s.tolist() == [0.0, 1.0, 2.000001]
     assert video.features.tolist() == [[0, 1], [2, 3], [4, 5]] and not video.features.flags.writeable
-    assert (dataset / "videos/v1/labels.csv").read_text() == "frame,time_s,phase\n0,0.000000,\n25,1.000000,0\n50,2.000001,1\n"
+    assert (
+        dataset / "videos/v1/labels.csv"
+    ).read_text() == "frame,time_s,phase\n0,0.000000,\n25,1.000000,0\n50,2.000001,1\n"
 
 
 def test_images_are_numbered_by_row_from_zero(tmp_path):
@@ -49,8 +65,13 @@ def test_images_are_numbered_by_row_from_zero(tmp_path):
     entry = draft.commit(TABLE, ENTRY)
     store.finish(tmp_path, manifest_of({"v1": entry}, kind="frames"))
     paths = store.PreparedDataset.open(tmp_path).videos["v1"].frame_paths
-    assert [p.name for p in paths] == ["00000000.jpg", "00000001.jpg", "00000002.jpg"] and paths[2].read_bytes() == b"six"
-    assert store.content_hash(tmp_path / "videos/v1", "frames", 3) == entry.content_sha256 and entry.content_bytes == 9
+    assert [p.name for p in paths] == ["00000000.jpg", "00000001.jpg", "00000002.jpg"] and paths[
+        2
+    ].read_bytes() == b"six"
+    assert (
+        store.content_hash(tmp_path / "videos/v1", "frames", 3) == entry.content_sha256
+        and entry.content_bytes == 9
+    )
 
 
 def test_a_video_that_was_never_committed_is_nowhere_to_be_seen(tmp_path):
@@ -143,6 +164,8 @@ def test_a_full_disk_leaves_no_draft_and_says_what_to_do(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    with pytest.raises(DataError, match=r"No space left on device. Free some space and run the same command again"):
+    with pytest.raises(
+        DataError, match=r"No space left on device. Free some space and run the same command again"
+    ):
         draft.add_image(b"x")
     assert list((tmp_path / ".partial").iterdir()) == []

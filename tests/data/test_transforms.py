@@ -9,7 +9,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surgicalmamba.data.transforms import NO_CHANGE, Augment, AugmentConfig, Draw, WholeFrame, colour_matrix, crop_matrix, normalise
+from surgicalmamba.data.transforms import (
+    NO_CHANGE,
+    Augment,
+    AugmentConfig,
+    Draw,
+    WholeFrame,
+    colour_matrix,
+    crop_matrix,
+    normalise,
+)
 from surgicalmamba.errors import ConfigError, InputError
 
 STILL = AugmentConfig(shift=0, scale=0, rotate_deg=0, brightness=0, contrast=0, saturation=0, hue_deg=0)
@@ -33,9 +42,16 @@ def apply(transform, frame, draw):
 
 def test_without_amounts_it_is_the_papers_random_crop_of_224_from_250():
     frame = picture()
-    for crop_x, crop_y, left, top in ((0.0, 0.0, 0, 0), (1.0, 1.0, 26, 26), (0.5, 0.5, 13, 13), (4 / 26, 20 / 26, 4, 20)):
+    for crop_x, crop_y, left, top in (
+        (0.0, 0.0, 0, 0),
+        (1.0, 1.0, 26, 26),
+        (0.5, 0.5, 13, 13),
+        (4 / 26, 20 / 26, 4, 20),
+    ):
         draw = Draw(crop_x, crop_y, 0.0, 0.0, 1.0, 0.0, NO_CHANGE.colour)
-        np.testing.assert_array_equal(apply(Augment(STILL), frame, draw), frame[top : top + 224, left : left + 224])
+        np.testing.assert_array_equal(
+            apply(Augment(STILL), frame, draw), frame[top : top + 224, left : left + 224]
+        )
 
 
 def test_a_frame_of_another_size_is_resized_first():
@@ -58,7 +74,9 @@ unit = st.floats(-1, 1)
     sides=st.tuples(st.integers(32, 300), st.integers(0, 60)),
     point=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
-def test_the_warp_undoes_resize_then_shift_scale_rotate_then_crop(crop, shift, scale, angle, size, sides, point):
+def test_the_warp_undoes_resize_then_shift_scale_rotate_then_crop(
+    crop, shift, scale, angle, size, sides, point
+):
     width, height = size
     image_size, resize = sides[0], sides[0] + sides[1]
     x, y = point[0] * width, point[1] * height  # a place in the stored frame, from its corner
@@ -69,7 +87,9 @@ def test_the_warp_undoes_resize_then_shift_scale_rotate_then_crop(crop, shift, s
     py = resize / 2 + scale * (math.sin(angle) * dx + math.cos(angle) * dy) + shift[1] * resize
     px, py = px - crop[0] * (resize - image_size), py - crop[1] * (resize - image_size)
     # Backward, in one matrix on pixel indices (a pixel's centre is half a pixel from its corner).
-    matrix = crop_matrix(Draw(*crop, *shift, scale, angle, NO_CHANGE.colour), width, height, resize, image_size)
+    matrix = crop_matrix(
+        Draw(*crop, *shift, scale, angle, NO_CHANGE.colour), width, height, resize, image_size
+    )
     back = matrix @ np.array([px - 0.5, py - 0.5, 1.0]) + 0.5
     np.testing.assert_allclose(back, [x, y], atol=1e-6 * max(width, height))
 
@@ -85,7 +105,11 @@ def test_the_warp_undoes_resize_then_shift_scale_rotate_then_crop(crop, shift, s
 def test_the_colour_matrix_equals_its_four_steps(rgb, brightness, contrast, saturation, hue):
     value = np.array(rgb, dtype=float)
     axis = np.ones(3) / math.sqrt(3)  # hue: Rodrigues' rotation about grey
-    value = value * math.cos(hue) + np.cross(axis, value) * math.sin(hue) + axis * (axis @ value) * (1 - math.cos(hue))
+    value = (
+        value * math.cos(hue)
+        + np.cross(axis, value) * math.sin(hue)
+        + axis * (axis @ value) * (1 - math.cos(hue))
+    )
     luma = 0.299 * value[0] + 0.587 * value[1] + 0.114 * value[2]
     value = luma + saturation * (value - luma)
     value = 127.5 + contrast * (value - 127.5)
@@ -97,14 +121,20 @@ def test_the_colour_matrix_equals_its_four_steps(rgb, brightness, contrast, satu
 def test_colours_worked_by_hand():
     def see(rgb, *amounts):
         frame = np.full((250, 250, 3), rgb, dtype=np.uint8)
-        return apply(Augment(STILL), frame, Draw(0.5, 0.5, 0, 0, 1, 0, colour_matrix(*amounts)))[0, 0].tolist()
+        return apply(Augment(STILL), frame, Draw(0.5, 0.5, 0, 0, 1, 0, colour_matrix(*amounts)))[
+            0, 0
+        ].tolist()
 
     assert see((10, 20, 30), 1, 1, 1, 0) == [10, 20, 30]
     assert see((10, 20, 30), 2, 1, 1, 0) == [20, 40, 60]
     assert see((200, 200, 200), 2, 1, 1, 0) == [255, 255, 255]  # saturates, does not wrap
     assert see((100, 50, 150), 1, 1, 0, 0) == [76, 76, 76]  # luma 29.9 + 29.35 + 17.1 = 76.35
     assert see((90, 90, 90), 1, 1, 1.8, 1.0) == [90, 90, 90]  # grey has no hue and no saturation
-    assert see((10, 20, 200), 1, 1, 1, 2 * math.pi / 3) == [200, 10, 20]  # a third of a turn: each channel takes the one before it
+    assert see((10, 20, 200), 1, 1, 1, 2 * math.pi / 3) == [
+        200,
+        10,
+        20,
+    ]  # a third of a turn: each channel takes the one before it
 
 
 def test_rgb_shift_moves_each_colour_by_itself_and_before_brightness():
@@ -113,7 +143,9 @@ def test_rgb_shift_moves_each_colour_by_itself_and_before_brightness():
     brighter = colour_matrix(2, 1, 1, 0, np.array([10.0, -5.0, 0.0])) @ np.array([100, 50, 20, 1.0])
     np.testing.assert_allclose(brighter, [220, 90, 40], atol=1e-4)
     only_shift = AugmentConfig(**{**dict(STILL), "rgb_shift": 15})
-    moved = np.array([draw.colour[:, 3] for draw in Augment(only_shift.with_(draw="frame")).draw(rng(), 2000)])
+    moved = np.array(
+        [draw.colour[:, 3] for draw in Augment(only_shift.with_(draw="frame")).draw(rng(), 2000)]
+    )
     assert 14.5 < np.abs(moved).max() <= 15 and np.abs(np.corrcoef(moved.T) - np.eye(3)).max() < 0.1
 
 
@@ -125,7 +157,9 @@ def test_each_group_of_changes_is_left_out_as_often_as_the_probability_asks():
     shifted = np.array([len({*draw.colour[:, 3].tolist()}) > 1 for draw in draws])
     for group in (moved, lit, shifted):
         assert group.mean() == pytest.approx(0.5, abs=0.03)
-    assert all((draw.shift_x != 0) == (draw.scale != 1) == (draw.angle != 0) for draw in draws)  # one group: all or none
+    assert all(
+        (draw.shift_x != 0) == (draw.scale != 1) == (draw.angle != 0) for draw in draws
+    )  # one group: all or none
     for first, second in ((moved, lit), (moved, shifted), (lit, shifted)):
         assert (first & second).mean() == pytest.approx(0.25, abs=0.03)  # groups are drawn by themselves
     assert len({(draw.crop_x, draw.crop_y) for draw in draws}) == 4000  # every frame is cropped
@@ -141,7 +175,9 @@ def test_what_runs_of_before_drew_is_drawn_still_and_their_loaders_states_still_
         "AugmentConfig(resize=None, shift=0.05, scale=0.1, rotate_deg=15.0, brightness=0.2, contrast=0.2, "
         "saturation=0.2, hue_deg=5.0, draw='clip')"
     )
-    assert "rgb_shift=15.0" in repr(AugmentConfig(rgb_shift=15)) and "probability=0.5" in repr(AugmentConfig(probability=0.5))
+    assert "rgb_shift=15.0" in repr(AugmentConfig(rgb_shift=15)) and "probability=0.5" in repr(
+        AugmentConfig(probability=0.5)
+    )
 
 
 def test_one_draw_serves_a_clip_and_a_draw_per_frame_is_an_option():

@@ -1,4 +1,5 @@
-"""Recorded video: the right frames, the same frames whichever way they are reached, and a clear word about broken files."""
+"""Recorded video: the right frames, the same frames whichever way they are reached, and a clear word about
+broken files."""
 
 import shutil
 import subprocess
@@ -16,8 +17,18 @@ KINDS = {
     "h264, keyframes far apart": ("a.mp4", "libx264", {"bf": "3", "sc_threshold": "0"}, 250),
     "h264, keyframe every second": ("b.mp4", "libx264", {"bf": "3", "sc_threshold": "0"}, 25),
     "h264, keyframes closer than samples": ("c.mkv", "libx264", {"bf": "2", "sc_threshold": "0"}, 7),
-    "h264, open groups": ("d.mp4", "libx264", {"bf": "3", "x264-params": "open-gop=1:keyint=20:scenecut=0"}, 20),
-    "h264, open groups in a transport stream": ("e.ts", "libx264", {"bf": "3", "x264-params": "open-gop=1:keyint=20:scenecut=0"}, 20),
+    "h264, open groups": (
+        "d.mp4",
+        "libx264",
+        {"bf": "3", "x264-params": "open-gop=1:keyint=20:scenecut=0"},
+        20,
+    ),
+    "h264, open groups in a transport stream": (
+        "e.ts",
+        "libx264",
+        {"bf": "3", "x264-params": "open-gop=1:keyint=20:scenecut=0"},
+        20,
+    ),
     "h264, refreshed gradually": ("f.mp4", "libx264", {"x264-params": "intra-refresh=1:keyint=20"}, 20),
     "hevc, open groups": ("g.mp4", "libx265", {"x265-params": "log-level=none:keyint=20"}, None),
     "hevc, closed groups": ("h.mp4", "libx265", {"x265-params": "log-level=none:keyint=20:open-gop=0"}, None),
@@ -54,11 +65,28 @@ def test_leaving_out_packets_changes_no_pixel(recording, fps):
     assert n_fast <= video.report.n_decoded == 130
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="the ffmpeg command line is not installed; it is the oracle of this test")
+@pytest.mark.skipif(
+    shutil.which("ffmpeg") is None,
+    reason="the ffmpeg command line is not installed; it is the oracle of this test",
+)
 def test_the_frames_are_those_of_an_ffmpeg_select_by_index(recording, numbered):
     height, width = numbered.size_hw
-    command = ["ffmpeg", "-v", "error", "-i", str(recording), "-vf", r"select=not(mod(n\,25))", "-vsync", "0", "-sws_flags", "bilinear"]
-    raw = subprocess.run([*command, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
+    command = [
+        "ffmpeg",
+        "-v",
+        "error",
+        "-i",
+        str(recording),
+        "-vf",
+        r"select=not(mod(n\,25))",
+        "-vsync",
+        "0",
+        "-sws_flags",
+        "bilinear",
+    ]
+    raw = subprocess.run(
+        [*command, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], capture_output=True, check=True
+    ).stdout
     expected = np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3).astype(int)
     got = np.stack([frame.rgb for frame in VideoFile(recording).samples(ONE, "index")]).astype(int)
     assert got.shape == expected.shape
@@ -72,18 +100,24 @@ def test_keyframes_every_second_mean_one_decoded_frame_per_sample(tmp_path, numb
 
 
 def test_an_open_group_is_no_clean_start():
-    """H.264: the slice type decides, not the container's mark. NAL 5 is an IDR slice, 1 is not; 6 to 9 are headers before it."""
+    """H.264: the slice type decides, not the container's mark. NAL 5 is an IDR slice, 1 is not; 6 to 9 are
+    headers before it."""
     lengths = b"\x01\x64\x00\x1f\xff"
     assert is_idr("h264", lengths, b"\x00\x00\x00\x02\x67\xaa\x00\x00\x00\x02\x65\x88")
     assert not is_idr("h264", lengths, b"\x00\x00\x00\x02\x06\xaa\x00\x00\x00\x02\x41\x9a")
     assert is_idr("h264", b"\x00\x00\x00\x01\x67", b"\x00\x00\x00\x01\x09\xf0\x00\x00\x01\x65\x88")
-    assert not is_idr("hevc", b"", b"\x00\x00\x01\x40\x01\x0c\x00\x00\x01\x2a\x01\xaf")  # a clean random access picture
+    assert not is_idr(
+        "hevc", b"", b"\x00\x00\x01\x40\x01\x0c\x00\x00\x01\x2a\x01\xaf"
+    )  # a clean random access picture
     assert is_idr("hevc", b"", b"\x00\x00\x01\x40\x01\x0c\x00\x00\x01\x26\x01\xaf")
 
 
 def test_uneven_frames_are_sampled_by_time(tmp_path, numbered):
-    """Frames at 0, 40, ... ms, but a freeze of three seconds after frame 30 and a burst of 10 ms steps at the end."""
-    times = [40 * i if i <= 30 else 40 * i + 3000 for i in range(80)] + [40 * 79 + 3000 + 10 * j for j in range(1, 120)]
+    """Frames at 0, 40, ... ms, but a freeze of three seconds after frame 30 and a burst of 10 ms steps at the
+    end."""
+    times = [40 * i if i <= 30 else 40 * i + 3000 for i in range(80)] + [
+        40 * 79 + 3000 + 10 * j for j in range(1, 120)
+    ]
     path = numbered.write(tmp_path / "vfr.mkv", len(times), times=times, gop=20)
     video = VideoFile(path)
     assert video.info.is_variable
@@ -108,7 +142,9 @@ def test_a_copied_cut_shows_its_own_frames_only(tmp_path, numbered):
         pytest.skip("the ffmpeg command line is not installed; it makes the cut")
     whole = numbered.write(tmp_path / "whole.mp4", 130, gop=50, options={"bf": "2", "sc_threshold": "0"})
     cut = tmp_path / "cut.mp4"
-    subprocess.run(["ffmpeg", "-v", "error", "-ss", "1.2", "-i", str(whole), "-c", "copy", str(cut)], check=True)
+    subprocess.run(
+        ["ffmpeg", "-v", "error", "-ss", "1.2", "-i", str(whole), "-c", "copy", str(cut)], check=True
+    )
     video = VideoFile(cut)
     assert [numbered.read(frame.rgb) for frame in video.samples(ONE)] == [30, 55, 80, 105]
     assert video.info.n_frames == 100
@@ -151,7 +187,10 @@ def test_a_cut_off_file_yields_what_is_readable_and_a_warning_with_the_time_reac
     numbers = [numbered.read(frame.rgb) for frame in video.samples(ONE)]
     assert 2 <= len(numbers) < 10 and numbers == [25 * k for k in range(len(numbers))]
     (warning,) = [w for w in video.report.warnings if "cut off" in w]
-    assert f"readable up to {video.info.duration_s:.1f} s of 10.0 s announced" in warning and str(path) in warning
+    assert (
+        f"readable up to {video.info.duration_s:.1f} s of 10.0 s announced" in warning
+        and str(path) in warning
+    )
     assert len(numbers) - 1 <= video.info.duration_s < 10
 
 
@@ -187,7 +226,10 @@ def test_damaged_packets_are_counted_and_the_samples_keep_their_places(tmp_path,
     assert [frame.index for frame in samples] == list(range(0, 250, 25))
     assert numbers[:2] + numbers[4:] == [0, 25, 100, 125, 150, 175, 200, 225]
     assert video.report.n_corrupt >= 2 and video.report.held == [50, 75]
-    assert any("corrupt packets or frames skipped; the previous picture replaces frame 50, 75" in w for w in video.report.warnings)
+    assert any(
+        "corrupt packets or frames skipped; the previous picture replaces frame 50, 75" in w
+        for w in video.report.warnings
+    )
 
 
 def test_a_damaged_first_frame_is_stood_in_for_by_the_next(tmp_path, numbered):

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from surgicalmamba.data.labels import PhaseVocabulary, known_datasets, load_vocabulary
 from surgicalmamba.errors import ConfigError, DataError
 
-SIZES = {"cholec80": 7, "m2cai16": 8, "cataract101": 10, "autolaparo": 7, "heichole": 7, "heico": 14, "grasp": 11}
+SIZES = {
+    "cholec80": 7,
+    "m2cai16": 8,
+    "cataract101": 10,
+    "autolaparo": 7,
+    "heichole": 7,
+    "heico": 14,
+    "grasp": 11,
+}
 
 
 def test_the_seven_datasets_of_the_paper_are_known_with_the_class_counts_of_its_table():
@@ -30,11 +38,19 @@ def test_cataract101_names_are_those_of_the_distributed_file(real_data):
     with open(real_data("cataract101/phases.csv"), encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream, delimiter=";"))[1:]
     vocabulary = load_vocabulary("cataract101")
-    assert [(int(number), meaning.strip()) for number, meaning in rows] == list(enumerate(vocabulary.names, start=vocabulary.first_id))
+    assert [(int(number), meaning.strip()) for number, meaning in rows] == list(
+        enumerate(vocabulary.names, start=vocabulary.first_id)
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["CalotTriangleDissection", "calot_triangle_dissection", "Calot Triangle Dissection ", "CALOT-TRIANGLE-DISSECTION"]
+    "text",
+    [
+        "CalotTriangleDissection",
+        "calot_triangle_dissection",
+        "Calot Triangle Dissection ",
+        "CALOT-TRIANGLE-DISSECTION",
+    ],
 )
 def test_case_spacing_and_underscores_do_not_matter(text):
     assert load_vocabulary("cholec80").id_of(text) == 1
@@ -45,7 +61,9 @@ def test_ids_count_from_where_the_dataset_counts_unless_told_otherwise():
     assert autolaparo.id_of("1") == 0
     assert autolaparo.id_of("7") == 6
     assert autolaparo.id_of("1", first_id=0) == 1
-    with pytest.raises(DataError, match=r"phase id 0 is outside 1 to 7 of autolaparo; if the ids count from 0, say so"):
+    with pytest.raises(
+        DataError, match=r"phase id 0 is outside 1 to 7 of autolaparo; if the ids count from 0, say so"
+    ):
         autolaparo.id_of("0")
     with pytest.raises(DataError, match="count from 1"):
         load_vocabulary("cholec80").id_of("7")
@@ -57,7 +75,11 @@ def test_id_of_name_refuses_numbers():
 
 
 def test_the_correct_spelling_of_a_misspelt_phase_is_accepted():
-    assert load_vocabulary("cataract101").id_of("Phacoemulsification") == load_vocabulary("cataract101").id_of("Phacoemulsificiation") == 4
+    assert (
+        load_vocabulary("cataract101").id_of("Phacoemulsification")
+        == load_vocabulary("cataract101").id_of("Phacoemulsificiation")
+        == 4
+    )
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one():
@@ -76,9 +98,16 @@ def test_an_unknown_dataset_is_answered_with_the_nearest_one():
 
 def test_a_users_yaml_file_gives_a_vocabulary(tmp_path):
     path = tmp_path / "hernia.yaml"
-    path.write_text("phases: [Access, Mesh placement, Closure]\nsource: our clinic\nfirst_id: 1\nsplits: {train: [a]}\n", encoding="utf-8")
+    path.write_text(
+        "phases: [Access, Mesh placement, Closure]\nsource: our clinic\nfirst_id: 1\nsplits: {train: [a]}\n",
+        encoding="utf-8",
+    )
     vocabulary = load_vocabulary(path)
-    assert (vocabulary.dataset, vocabulary.names, vocabulary.source) == ("hernia", ("Access", "Mesh placement", "Closure"), "our clinic")
+    assert (vocabulary.dataset, vocabulary.names, vocabulary.source) == (
+        "hernia",
+        ("Access", "Mesh placement", "Closure"),
+        "our clinic",
+    )
     assert vocabulary.id_of("mesh_placement") == vocabulary.id_of("2") == 1
     assert load_vocabulary(str(path)) == vocabulary
 
@@ -120,8 +149,20 @@ def test_a_vocabulary_cannot_be_changed():
 words = st.text(string.ascii_letters + " _", min_size=1).filter(lambda text: text.strip(" _"))
 
 
-@given(st.lists(words, min_size=1, max_size=12, unique_by=lambda text: text.replace(" ", "").replace("_", "").casefold()))
+@given(
+    st.lists(
+        words,
+        min_size=1,
+        max_size=12,
+        unique_by=lambda text: text.replace(" ", "").replace("_", "").casefold(),
+    )
+)
 def test_every_name_and_every_id_finds_its_own_phase(names):
     vocabulary = PhaseVocabulary("made up", tuple(names))
     for number, name in enumerate(names):
-        assert vocabulary.id_of(name) == vocabulary.id_of(name.upper()) == vocabulary.id_of(str(number)) == number
+        assert (
+            vocabulary.id_of(name)
+            == vocabulary.id_of(name.upper())
+            == vocabulary.id_of(str(number))
+            == number
+        )

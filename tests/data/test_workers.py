@@ -34,7 +34,12 @@ def square(tmp_path, monkeypatch):
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_one_failing_task_leaves_the_others_alone(square, n_workers):
     heard = []
-    ends = {end.task: end for end in run_tasks(square, [1, 2, 3, 4, 5, 6], n_workers, lambda task, share: heard.append((task, share)))}
+    ends = {
+        end.task: end
+        for end in run_tasks(
+            square, [1, 2, 3, 4, 5, 6], n_workers, lambda task, share: heard.append((task, share))
+        )
+    }
     assert {task: end.result for task, end in ends.items() if end.error is None} == {0: 1, 1: 4, 3: 16, 5: 36}
     assert ends[2].error == "three is broken; mend it."
     assert ends[4].error == "unexpected KeyError: 'five'; this is a defect, please report it."

@@ -2,7 +2,7 @@
 
 A mark is an HTML comment on the line above the fence, so readers do not see it:
 
-<!-- not run: KIND, why -->   the block cannot run in a test; its commands are still parsed. KIND is one of KINDS.
+<!-- not run: KIND, why -->   the block cannot run in a test; its commands are still parsed (see KINDS).
 <!-- file: NAME -->           the block is saved under this name in the folder in which the page runs.
 """
 
@@ -30,7 +30,8 @@ _MARK = re.compile(r"<!-- (not run|file): (.*?) -->\n$")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `line` is that of its first line of text; `kind` and `reason` are set for a block that is not run."""
+    """One fenced block. `line` is that of its first line of text; `kind` and `reason` are set for a block
+    that is not run."""
 
     page: Path
     line: int
@@ -54,7 +55,8 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The blocks of a page in order. A block without a language is a shell block if it begins with a command, else text."""
+    """The blocks of a page in order. A block without a language is a shell block if it begins with a command,
+    else text."""
     text = page.read_text(encoding="utf-8")
     for match in _FENCE.finditer(text):
         before = text[: match.start()]

@@ -1,4 +1,5 @@
-"""What a reader has at hand: the files that the getting-started page makes, and small recordings, arrays and labels of their own."""
+"""What a reader has at hand: the files that the getting-started page makes, and small recordings, arrays and
+labels of their own."""
 
 import csv
 import os
@@ -35,7 +36,11 @@ def add_own_arrays(folder):
     (folder / "phases.yaml").write_text("phases: [Access, Dissection, Closure]\nfps: 1\n", encoding="utf-8")
     rng = np.random.default_rng(0)
     for number in range(1, 6):
-        np.savez(folder / f"op{number:02d}.npz", x=rng.normal(size=(30, 4)).astype(np.float32), y=np.repeat([0, 1, 2], 10))
+        np.savez(
+            folder / f"op{number:02d}.npz",
+            x=rng.normal(size=(30, 4)).astype(np.float32),
+            y=np.repeat([0, 1, 2], 10),
+        )
 
 
 def add_labels_and_predictions(folder):
@@ -45,7 +50,9 @@ def add_labels_and_predictions(folder):
         (folder / system).mkdir()
         for number in (41, 42):
             said = np.concatenate([truth[:1].repeat(late), truth[: len(truth) - late]])
-            with (folder / system / f"video{number}-phase.txt").open("w", encoding="utf-8", newline="") as file:
+            with (folder / system / f"video{number}-phase.txt").open(
+                "w", encoding="utf-8", newline=""
+            ) as file:
                 rows = csv.writer(file, delimiter="\t")
                 rows.writerow(["Frame", "Phase"])
                 rows.writerows((i, PHASE_NAMES[phase]) for i, phase in enumerate(said))
@@ -55,7 +62,9 @@ def build(folder):
     """Work through docs/getting-started.md, then put a reader's own files beside what it leaves."""
     folder.mkdir()
     shutil.copytree(ROOT / "configs", folder / "configs")
-    (folder / "src").symlink_to(ROOT / "src")  # some commands name the demo model by its place in the repository
+    (folder / "src").symlink_to(
+        ROOT / "src"
+    )  # some commands name the demo model by its place in the repository
     with PageRun(folder) as run:
         for block in blocks(ROOT / "docs" / "getting-started.md"):
             run.block(block)
@@ -68,7 +77,8 @@ def build(folder):
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory):
-    """The folder of somebody who has worked through docs/getting-started.md. Test processes that run side by side share one."""
+    """The folder of somebody who has worked through docs/getting-started.md. Test processes that run side by
+    side share one."""
     base = tmp_path_factory.getbasetemp()
     place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with FileLock(place / "reader.lock"):

@@ -27,7 +27,8 @@ def find_command(words):
 
 
 def check_command(line):
-    """A whole command: its verb, options and values are accepted, nothing that must be given is missing, settings exist."""
+    """A whole command: its verb, options and values are accepted, nothing that must be given is missing,
+    settings exist."""
     for is_pipe, part in itertools.groupby(words_of(line), lambda word: word == "|"):
         if not is_pipe:
             _check_words(list(part), line)
@@ -58,9 +59,13 @@ def check_mention(line):
     """A command named in running text, perhaps without its arguments: the verb and the options exist."""
     words = words_of(line.replace("...", ""))
     command, rest = find_command(words[1:])
-    if hasattr(command, "commands"):  # a group with its subcommand left open, such as `surgicalmamba study ...`
+    if hasattr(
+        command, "commands"
+    ):  # a group with its subcommand left open, such as `surgicalmamba study ...`
         return
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help", "--version"}
+    known = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    } | {"--help", "--version"}
     unknown = {word.partition("=")[0] for word in rest if word.startswith("--")} - known
     assert not unknown, f"{line!r}: no such option: {', '.join(sorted(unknown))}"
 
@@ -68,7 +73,13 @@ def check_mention(line):
 def check_install(words):
     """`pip install` of this package names extras that exist, and files that are there."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    extras = set(re.findall(r"^(\w+) = \[", text.split("[project.optional-dependencies]")[1].split("[project.scripts]")[0], re.MULTILINE))
+    extras = set(
+        re.findall(
+            r"^(\w+) = \[",
+            text.split("[project.optional-dependencies]")[1].split("[project.scripts]")[0],
+            re.MULTILINE,
+        )
+    )
     for word in words[2:]:
         asked = re.fullmatch(r"(?:surgicalmamba|\.)\[(.+)\]", word)
         if asked:

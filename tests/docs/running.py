@@ -1,7 +1,8 @@
 """A page as a reader would work through it: every block in order, in a folder of its own.
 
-Commands of this package run in this process, to save a second of imports each. What would take minutes is made smaller by SHORTER; `study`,
-and `bench` without --quick, have tests of their own and are only parsed. `serve` begins a server that lives until the page ends."""
+Commands of this package run in this process, to save a second of imports each. What would take minutes is
+made smaller by SHORTER; `study`, and `bench` without --quick, have tests of their own and are only parsed.
+`serve` starts a server that runs until the page ends."""
 
 import doctest
 import json
@@ -24,7 +25,8 @@ from surgicalmamba.cli.main import app
 from surgicalmamba.engines import select as engines
 
 PORT = "8571"
-"""The port the documents name; another one is taken in its place, so that two pages can have a server at once."""
+"""The port the documents name; another one is taken in its place, so that two pages can have a server at
+once."""
 
 SHORTER = {
     ("prepare", "synthetic"): ["--videos", "3", "--fps", "1", "--seed", "3159"],
@@ -32,12 +34,14 @@ SHORTER = {
     ("prepare", "features"): ["--workers", "1"],
     ("train",): ["epochs=1", "data.n_lanes=1", "data.workers=1"],
 }
-"""Put behind the command; the last value of an option counts. Seed 3159 has three operations of little more than two minutes each."""
+"""Put behind the command; the last value of an option counts. Seed 3159 has three operations of little more
+than two minutes each."""
 
 
 @contextmanager
 def eager_is_fast_enough() -> Iterator[None]:
-    """`auto` measures, and on a busy machine goes on to export the model to ONNX, which takes a minute. Here it stays with eager."""
+    """`auto` measures, and on a busy machine also exports the model to ONNX, which takes a minute. Here it
+    stays with eager."""
     before = engines.FAST_ENOUGH_MS
     engines.FAST_ENOUGH_MS = math.inf
     try:
@@ -114,7 +118,11 @@ class PageRun:
     def command(self, line: str, place: str) -> None:
         """Run one command line."""
         words = words_of(line)
-        if any(sign in words for sign in ("|", ">", "&&")) or words[0] not in ("surgicalmamba", "pip", "make"):
+        if any(sign in words for sign in ("|", ">", "&&")) or words[0] not in (
+            "surgicalmamba",
+            "pip",
+            "make",
+        ):
             self._shell(line, place)
         elif words[0] == "surgicalmamba":
             self._own(words[1:], place)
@@ -128,7 +136,15 @@ class PageRun:
         if words[0] == "train" and not {"--resume", "--settings"} & set(words):
             shutil.rmtree(self.folder / "runs", ignore_errors=True)  # a page that trains, trains anew
         if not {"--resume", "--settings"} & set(words):
-            words = [*words, *(word for verb, more in SHORTER.items() if tuple(words[: len(verb)]) == verb for word in more)]
+            words = [
+                *words,
+                *(
+                    word
+                    for verb, more in SHORTER.items()
+                    if tuple(words[: len(verb)]) == verb
+                    for word in more
+                ),
+            ]
         with inside(self.folder):
             result = CliRunner().invoke(app, words)
         if result.exit_code != 0:
@@ -137,14 +153,20 @@ class PageRun:
 
     def _shell(self, line: str, place: str) -> None:
         beside = Path(sys.executable).parent
-        assert (beside / "surgicalmamba").exists(), "the surgicalmamba command is not installed beside this python"
+        assert (beside / "surgicalmamba").exists(), (
+            "the surgicalmamba command is not installed beside this python"
+        )
         environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
         shell = ["bash", "-euo", "pipefail", "-c", line]
-        result = subprocess.run(shell, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            shell, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
         assert result.returncode == 0, f"{place}: {line}\n{result.stderr}"
 
     def _dialogue(self, block: Block, text: str) -> None:
-        example = doctest.DocTestParser().get_doctest(text, self.names, block.place, str(block.page), block.line)
+        example = doctest.DocTestParser().get_doctest(
+            text, self.names, block.place, str(block.page), block.line
+        )
         said: list[str] = []
         runner = doctest.DocTestRunner(verbose=False)
         runner.run(example, out=said.append, clear_globs=False)
@@ -153,11 +175,25 @@ class PageRun:
 
     def _start_server(self, words: list[str], place: str) -> None:
         self._stop_server()
-        command = [sys.executable, "-m", "surgicalmamba", *words, "--host", "127.0.0.1", "--port", self.port, "--json"]
-        self._server = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "surgicalmamba",
+            *words,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            self.port,
+            "--json",
+        ]
+        self._server = subprocess.Popen(
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         assert self._server.stdout is not None
         line = self._server.stdout.readline()
-        assert line and self.port in json.loads(line)["url"], f"{place}: the server did not start: {' '.join(words)}"
+        assert line and self.port in json.loads(line)["url"], (
+            f"{place}: the server did not start: {' '.join(words)}"
+        )
 
     def _stop_server(self) -> None:
         if self._server is not None:

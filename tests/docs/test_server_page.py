@@ -16,12 +16,19 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_table_of_calls_is_that_of_the_server():
-    pytest.importorskip("fastapi", reason="the server's packages are not installed: pip install 'surgicalmamba[serve]'")
+    pytest.importorskip(
+        "fastapi", reason="the server's packages are not installed: pip install 'surgicalmamba[serve]'"
+    )
     from surgicalmamba.server import api as routers
 
     shown = set(re.findall(r"`(GET|POST|DELETE) (/[\w/{}.]+)`", TEXT))
     shown |= {("GET", "/v1/sessions/{session}/export.json")} if "`export.json`" in TEXT else set()
-    served = {(method, route.path) for router in (routers.api, routers.public) for route in router.routes for method in route.methods}
+    served = {
+        (method, route.path)
+        for router in (routers.api, routers.public)
+        for route in router.routes
+        for method in route.methods
+    }
     assert shown <= served
     assert served - shown == {("GET", "/v1/about")}  # the page in the browser asks for it
 
@@ -31,7 +38,9 @@ def test_the_example_of_an_answer_has_the_fields_of_an_answer():
     estimate = ServedEstimate.of(PhaseEstimate(0, 0, 0.0, 0, "", (1.0,), 0.0), row=0, frame=0)
     made = json.loads(to_json(Estimated("", estimate, 0.0, replayed=False), Marks(0, 0, 0), "ok", 0))
     assert example.keys() == made.keys()
-    assert example["phase"] == max(range(7), key=example["probabilities"].__getitem__) and sum(example["probabilities"]) == pytest.approx(1)
+    assert example["phase"] == max(range(7), key=example["probabilities"].__getitem__) and sum(
+        example["probabilities"]
+    ) == pytest.approx(1)
 
 
 def test_every_reason_of_a_refusal_is_named():
@@ -40,7 +49,9 @@ def test_every_reason_of_a_refusal_is_named():
 
 
 def test_the_envelope_is_laid_out_as_the_table_says():
-    last = max(int(last or first) for first, last in re.findall(r"^\| (\d+)(?: to (\d+))? \|", TEXT, re.MULTILINE))
+    last = max(
+        int(last or first) for first, last in re.findall(r"^\| (\d+)(?: to (\d+))? \|", TEXT, re.MULTILINE)
+    )
     assert f"envelope of {ENVELOPE_BYTES} bytes" in TEXT and last == ENVELOPE_BYTES - 1
     message = pack_frame(5, 2.0, b"\xff\xd8...")
     assert (message[:4], message[4], message[5], message[6:8]) == (b"SMFR", 1, 1, b"\0\0")

@@ -15,14 +15,21 @@ PAGE = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding=
 
 def test_every_option_of_stream_on_the_page_exists():
     commands = get_command(app).commands
-    known = {name for verb in ("stream", "predict") for parameter in commands[verb].params for name in parameter.opts}
+    known = {
+        name
+        for verb in ("stream", "predict")
+        for parameter in commands[verb].params
+        for name in parameter.opts
+    }
     named = set(re.findall(r"(?<=[ `])--[a-z][a-z-]+", PAGE))
     assert named and named <= known
 
 
 def test_the_table_of_policies_is_that_of_the_code():
     table = dict(re.findall(r"^\| `(\w+)` \|.*\| (\w+) \|$", PAGE, flags=re.MULTILINE))
-    assert table == {kind: action for kind, action in Policy().model_dump().items() if kind != "longest_fill_s"}
+    assert table == {
+        kind: action for kind, action in Policy().model_dump().items() if kind != "longest_fill_s"
+    }
 
 
 def test_the_size_of_the_papers_snapshot_is_as_stated():

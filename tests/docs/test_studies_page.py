@@ -29,4 +29,6 @@ def test_the_rows_of_the_ablation_are_those_of_the_code():
 def test_the_recipes_and_presets_it_names_exist():
     for recipe in set(re.findall(r"configs/[\w-]+\.yaml", PAGE)):
         assert (Path(__file__).parents[2] / recipe).is_file(), recipe
-    assert set(re.findall(r"--preset ([\w-]+)", PAGE)) | {"plateau"} == set(PRESETS)  # the default needs no option
+    assert set(re.findall(r"--preset ([\w-]+)", PAGE)) | {"plateau"} == set(
+        PRESETS
+    )  # the default needs no option

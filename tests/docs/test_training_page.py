@@ -13,14 +13,20 @@ PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="
 
 
 def test_the_table_of_settings_is_the_one_the_code_prints():
-    assert PAGE.split("## Every setting")[1].split("\n\n", 2)[2].strip() == markdown_table(setting_rows(TrainConfig()))
+    assert PAGE.split("## Every setting")[1].split("\n\n", 2)[2].strip() == markdown_table(
+        setting_rows(TrainConfig())
+    )
 
 
 def test_every_setting_has_a_row_and_every_row_a_description():
     rows = {row.name: row for row in setting_rows(TrainConfig())}
     assert set(flatten(TrainConfig().model_dump())) <= set(rows)
     assert all(len(row.description) > 8 for row in rows.values())
-    assert (rows["loss.rise_s"].default, rows["optim.lr"].default, rows["data.split"].default) == ("2.0", "0.0001", "null")
+    assert (rows["loss.rise_s"].default, rows["optim.lr"].default, rows["data.split"].default) == (
+        "2.0",
+        "0.0001",
+        "null",
+    )
 
 
 def test_every_option_on_the_page_exists():

@@ -1,4 +1,5 @@
-"""One very small model with every part, and one export of it: tracing graphs is the slow part of these tests."""
+"""One very small model with every part, and one export of it: tracing graphs is the slow part of these
+tests."""
 
 import shutil
 
@@ -19,8 +20,15 @@ from surgicalmamba.model.surgical_mamba import (
 
 
 def live_config(**changes):
-    """Clips of 22 frames; chunks of 8, 6 and 5: ends of chunks and clips fall together and apart within a few dozen frames."""
-    sizes = {"d_state": 5, "d_head": 8, "rotation": RotationConfig(rank=2, d_hidden=8, theta_init=0.7), "dt_min": 0.003, "dt_max": 0.05}
+    """Clips of 22 frames; chunks of 8, 6 and 5: ends of chunks and clips fall together and apart within a few
+    dozen frames."""
+    sizes = {
+        "d_state": 5,
+        "d_head": 8,
+        "rotation": RotationConfig(rank=2, d_hidden=8, theta_init=0.7),
+        "dt_min": 0.003,
+        "dt_max": 0.05,
+    }
     config = ModelConfig(
         n_phases=4,
         d_model=16,
@@ -28,7 +36,9 @@ def live_config(**changes):
         clip_len=22,
         backbone=BackboneConfig(depths=(1, 1, 1, 1), widths=(8, 8, 8, 10), image_size=32, frozen_stages=0),
         block=BlockConfig(
-            slow=PathConfig(chunk_len=8, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes),
+            slow=PathConfig(
+                chunk_len=8, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes
+            ),
             fast=PathConfig(chunk_len=6, **sizes),
         ),
         head=HeadConfig(path=PathConfig(chunk_len=5, **sizes)),
@@ -42,7 +52,9 @@ def live_model(**changes):
     if model.backbone is not None:
         for name, value in model.backbone.named_parameters():
             if name.endswith("gamma"):
-                torch.nn.init.constant_(value, 0.3)  # as after training; the start value would hide every block of the backbone
+                torch.nn.init.constant_(
+                    value, 0.3
+                )  # as after training; the start value would hide every block of the backbone
     return model
 
 
@@ -92,5 +104,7 @@ def run_beside_eager(engine, eager, start, n_frames, seed=0):
         if expected.intensity_logits is not None:
             largest = max(largest, float((ours.intensity_logits - expected.intensity_logits).abs().max()))
         assert state.frame_index == reference.frame_index
-    difference = max(float((a - b).abs().max()) for a, b in zip(state.tensors(), reference.tensors(), strict=True))
+    difference = max(
+        float((a - b).abs().max()) for a, b in zip(state.tensors(), reference.tensors(), strict=True)
+    )
     return largest, difference

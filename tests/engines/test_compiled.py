@@ -1,4 +1,5 @@
-"""The compiled engine: fixed shapes for one stream, free ones for several; needs a C++ compiler and says so."""
+"""The compiled engine: fixed shapes for one stream, free ones for several; a missing C++ compiler
+is an error."""
 
 import pytest
 import torch

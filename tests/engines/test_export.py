@@ -1,4 +1,5 @@
-"""An export folder: complete, self-explaining, runnable without this package, and written whole or not at all."""
+"""An export folder: complete, self-explaining, runnable without this package, and written whole or not at
+all."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The onnx engine: exported graphs say what the model says, for any number of lanes at any frames."""
+"""The onnx engine: exported graphs give the model's output, for any number of lanes at any frames."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""What engines capture, run as it is: pieces without boundaries, then the boundaries, make the model's frames in every variant."""
+"""What engines capture, run as it is: pieces without boundaries, then the boundaries, make the model's frames
+in every variant."""
 
 import pytest
 import torch
@@ -53,8 +54,9 @@ def test_only_lanes_at_the_end_of_a_chunk_touch_the_rotation_networks():
     state = engine.initial_state(3).at([0, 2, 7])
     for _ in range(5):
         state = engine.advance(torch.randn(3, 10), state).state
-    # chunks of 8, 6 and 5 frames: lane 2 closes slow after its first frame; lane 1 closes the head after three and fast after four;
-    # lane 2 closes the head after three, at frame 10, and fast after five, at frame 12; lane 0 closes the head after five
+    # chunks of 8, 6 and 5 frames: lane 2 closes slow after its first frame; lane 1 closes the head after
+    # three and fast after four; lane 2 closes the head after three, at frame 10, and fast after five, at
+    # frame 12; lane 0 closes the head after five
     assert engine.closed == [("slow", 1), ("head", 2), ("fast", 1), ("fast", 1), ("head", 1)]
 
 

@@ -52,7 +52,8 @@ def test_an_engine_with_one_thing_wrong_is_refused_with_the_figures(model, wrong
     reference = answers(EagerEngine(model))
     with pytest.raises(
         EngineError,
-        match=r"broken engine is refused: over 20 frames it differs from eager by features .*more than 0\.001",
+        match=r"broken engine is refused: over 20 frames it differs from eager by features .*more than "
+        r"0\.001",
     ):
         require(Broken(model, wrong), reference)
 

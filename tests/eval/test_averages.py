@@ -6,7 +6,9 @@ import pytest
 from surgicalmamba.eval.frame import summarise_each_phase, summarise_phases, summarise_videos
 
 NAN = np.nan
-ONE_RUN = np.array([[[100.0, 50.0], [80.0, NAN], [60.0, 20.0]]])  # one run, three videos, two phases; one cell undefined
+ONE_RUN = np.array(
+    [[[100.0, 50.0], [80.0, NAN], [60.0, 20.0]]]
+)  # one run, three videos, two phases; one cell undefined
 
 
 def test_the_three_orders_part_as_soon_as_one_cell_is_undefined():
@@ -32,8 +34,12 @@ def test_several_runs_have_a_spread_of_their_own():
     second = np.array([[100.0, 90.0], [80.0, NAN], [60.0, 60.0]])  # phase means 80 and 75
     summary = summarise_phases(np.stack([ONE_RUN[0], second]))
     assert summary["mean"] == pytest.approx((80 + 55) / 2)
-    assert summary["std_runs"] == pytest.approx(np.std([57.5, 77.5], ddof=1))  # each run averaged in the order of `mean`
-    assert summary["std_phases"] == pytest.approx(np.std([80, 55], ddof=1))  # runs are averaged within each phase first
+    assert summary["std_runs"] == pytest.approx(
+        np.std([57.5, 77.5], ddof=1)
+    )  # each run averaged in the order of `mean`
+    assert summary["std_phases"] == pytest.approx(
+        np.std([80, 55], ddof=1)
+    )  # runs are averaged within each phase first
 
 
 def test_a_score_per_video_has_mean_spread_over_videos_and_over_runs():

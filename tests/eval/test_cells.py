@@ -53,7 +53,8 @@ def test_a_false_alarm_on_a_missing_phase_costs_what_the_rule_says(rule, macro):
     assert nan_mean(cells(V5, rule).jaccard) == pytest.approx(macro)
 
 
-# (present and silent, missing and predicted, missing and silent) per score and rule: the table in the module's docstring.
+# (present and silent, missing and predicted, missing and silent) per score and rule: the table in the
+# module's docstring.
 TABLE = {
     ("precision", "A"): (NAN, 0, NAN),
     ("precision", "B"): (NAN, NAN, NAN),
@@ -76,7 +77,10 @@ TABLE = {
 
 @pytest.mark.parametrize(("score", "rule"), TABLE)
 def test_every_case_of_the_table_of_undefined_values(score, rule):
-    truth, predicted = seq((0, 4), (1, 4)), seq((0, 4), (2, 4))  # 1 is present and silent, 2 missing and predicted, 3 missing and silent
+    truth, predicted = (
+        seq((0, 4), (1, 4)),
+        seq((0, 4), (2, 4)),
+    )  # 1 is present and silent, 2 missing and predicted, 3 missing and silent
     values = getattr(cells((truth, predicted), rule, 4), score)
     np.testing.assert_array_equal(values, [100, *TABLE[score, rule]])
 
@@ -101,16 +105,22 @@ def test_scores_agree_with_scikit_learn_wherever_they_are_defined(pair):
         precision, recall, f1, _ = sklearn_metrics.precision_recall_fscore_support(
             truth, predicted, labels=labels, average=None, zero_division=np.nan
         )
-        jaccard = sklearn_metrics.jaccard_score(truth, predicted, labels=labels, average=None, zero_division=0)
+        jaccard = sklearn_metrics.jaccard_score(
+            truth, predicted, labels=labels, average=None, zero_division=0
+        )
     np.testing.assert_allclose(mine.precision, 100 * precision)
     np.testing.assert_allclose(mine.recall, 100 * recall)
     np.testing.assert_allclose(mine.f1, 100 * f1)
     np.testing.assert_allclose(np.nan_to_num(mine.jaccard), 100 * jaccard)
     matrix = confusion_matrix(truth, predicted, 7)
     assert accuracy(matrix) == pytest.approx(100 * sklearn_metrics.accuracy_score(truth, predicted))
-    present = np.isin(predicted, truth)  # scikit-learn warns when a prediction is no annotated class, with the same result
+    present = np.isin(
+        predicted, truth
+    )  # scikit-learn warns when a prediction is no annotated class, with the same result
     if present.all():
-        assert balanced_accuracy(matrix) == pytest.approx(100 * sklearn_metrics.balanced_accuracy_score(truth, predicted))
+        assert balanced_accuracy(matrix) == pytest.approx(
+            100 * sklearn_metrics.balanced_accuracy_score(truth, predicted)
+        )
 
 
 @given(pairs())
@@ -146,7 +156,9 @@ def test_renaming_the_phases_permutes_the_scores_and_keeps_accuracy(pair, new_na
     before, after = cells(pair), cells((names[truth], names[predicted]))
     for score in ("precision", "recall", "f1", "jaccard"):
         np.testing.assert_allclose(getattr(after, score)[names], getattr(before, score))
-    assert accuracy(confusion_matrix(names[truth], names[predicted], 7)) == accuracy(confusion_matrix(truth, predicted, 7))
+    assert accuracy(confusion_matrix(names[truth], names[predicted], 7)) == accuracy(
+        confusion_matrix(truth, predicted, 7)
+    )
 
 
 def test_one_confusion_matrix_per_video():

@@ -1,4 +1,5 @@
-"""Two systems on the same videos: an interval over seeds and videos together, the words it allows, Wilcoxon's test against scipy."""
+"""Two systems on the same videos: an interval over seeds and videos together, the words it allows, Wilcoxon's
+test against scipy."""
 
 from itertools import product
 
@@ -21,11 +22,15 @@ from surgicalmamba.eval.compare import (
 
 
 def test_wilcoxon_by_hand_for_three_wins():
-    assert wilcoxon(np.array([1.0, 2.0, 3.0])) == pytest.approx(2 / 8)  # one of eight sign patterns on each side
+    assert wilcoxon(np.array([1.0, 2.0, 3.0])) == pytest.approx(
+        2 / 8
+    )  # one of eight sign patterns on each side
     assert wilcoxon(np.array([0.0, 0.0])) == 1.0
 
 
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=50, unique=True), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.integers(1, 1000), min_size=1, max_size=50, unique=True), st.randoms(use_true_random=False)
+)
 def test_without_ties_the_test_is_exact_up_to_fifty_videos(sizes, random):
     differences = np.array([size * random.choice([-1, 1]) for size in sizes], dtype=float)
     assert wilcoxon(differences) == pytest.approx(stats.wilcoxon(differences, method="exact").pvalue)
@@ -49,9 +54,13 @@ def test_more_than_fifty_videos_use_the_normal_approximation():
 
 
 def random_effects(rng, seeds, videos=40, seed_sd=(5.0, 5.0), video_sd=2.0, noise_sd=3.0):
-    """Two systems of equal merit: offsets of each seed, of each video (part of them shared), and chance of a single run on a video."""
+    """Two systems of equal merit: offsets of each seed, of each video (part of them shared), and chance of a
+    single run on a video."""
     shared, of_first = rng.normal(80, 4, videos), rng.normal(0, video_sd, videos)
-    first, second = (rng.normal(0, sd, (n, 1)) + rng.normal(0, noise_sd, (n, videos)) for n, sd in zip(seeds, seed_sd, strict=True))
+    first, second = (
+        rng.normal(0, sd, (n, 1)) + rng.normal(0, noise_sd, (n, videos))
+        for n, sd in zip(seeds, seed_sd, strict=True)
+    )
     return shared + of_first + first, shared + second
 
 
@@ -66,7 +75,8 @@ def share_that_covers_zero(trials, seeds, **effects):
 
 
 def test_equal_systems_whose_seeds_differ_wildly_are_rarely_told_apart():
-    """Five seeds with offsets of 5 points, 40 videos. With the seeds averaged first, the interval leaves zero out in most cases."""
+    """Five seeds with offsets of 5 points, 40 videos. With the seeds averaged first, the interval leaves zero
+    out in most cases."""
     rng = np.random.default_rng(0)
     wrong_over_both = wrong_over_videos = 0
     for trial in range(200):
@@ -89,7 +99,12 @@ def test_equal_systems_whose_seeds_differ_wildly_are_rarely_told_apart():
         ((5, 5), (3.0, 0.3), 0.92, 0.98),  # one system varies: as few degrees of freedom as its own seeds
         ((3, 3), (3.0, 0.3), 0.89, 0.97),  # the worst case, somewhat under 95 %
         ((5, 3), (5.0, 5.0), 0.93, 0.98),
-        ((5, 5), (0.0, 0.0), 0.97, 1.00),  # wider than needed: chance of single runs is counted at both levels
+        (
+            (5, 5),
+            (0.0, 0.0),
+            0.97,
+            1.00,
+        ),  # wider than needed: chance of single runs is counted at both levels
     ],
 )
 def test_the_interval_covers_the_truth_about_as_often_as_it_claims(seeds, seed_sd, lowest, highest):
@@ -106,7 +121,10 @@ def test_one_run_of_many_videos_has_the_interval_of_the_paired_t_test():
     first, second = rng.normal(81, 2, 200), rng.normal(80, 2, 200)
     result = compare(first, second, resamples=20_000)
     peer = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (result.low, result.high) == (pytest.approx(peer.low, abs=0.03), pytest.approx(peer.high, abs=0.03))
+    assert (result.low, result.high) == (
+        pytest.approx(peer.low, abs=0.03),
+        pytest.approx(peer.high, abs=0.03),
+    )
 
 
 def test_seeds_alone_have_nearly_the_interval_of_welchs_test():
@@ -114,7 +132,10 @@ def test_seeds_alone_have_nearly_the_interval_of_welchs_test():
     first, second = rng.normal(81, 2, (40, 1)), rng.normal(80, 4, (30, 1))
     result = compare(first, second, resamples=20_000)
     peer = stats.ttest_ind(first[:, 0], second[:, 0], equal_var=False).confidence_interval(0.95)
-    assert (result.low, result.high) == (pytest.approx(peer.low, abs=0.08), pytest.approx(peer.high, abs=0.08))
+    assert (result.low, result.high) == (
+        pytest.approx(peer.low, abs=0.08),
+        pytest.approx(peer.high, abs=0.08),
+    )
 
 
 def test_resampling_is_drawing_n_minus_1_seeds_of_each_system_and_n_minus_1_videos_of_both():
@@ -130,7 +151,9 @@ def test_resampling_is_drawing_n_minus_1_seeds_of_each_system_and_n_minus_1_vide
     low, high = np.percentile(every, [2.5, 97.5])
     widening = (result.high - result.low) / (high - low)
     assert result.low == pytest.approx(result.difference + widening * (low - result.difference), abs=0.05)
-    assert stats.t.ppf(0.975, 6) / 1.96 < widening < stats.t.ppf(0.975, 2) / 1.96  # all three levels together, or one alone
+    assert (
+        stats.t.ppf(0.975, 6) / 1.96 < widening < stats.t.ppf(0.975, 2) / 1.96
+    )  # all three levels together, or one alone
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_one_nearly_the_same():
@@ -174,7 +197,11 @@ def test_swapping_the_systems_mirrors_the_comparison():
     there, back = compare(first, second), compare(second, first).reversed()
     assert back.difference == pytest.approx(there.difference)
     assert (back.low, back.high) == (pytest.approx(there.low, abs=0.2), pytest.approx(there.high, abs=0.2))
-    assert (back.wins, back.losses, back.wilcoxon_p) == (there.wins, there.losses, pytest.approx(there.wilcoxon_p))
+    assert (back.wins, back.losses, back.wilcoxon_p) == (
+        there.wins,
+        there.losses,
+        pytest.approx(there.wilcoxon_p),
+    )
 
 
 def test_equal_values_of_every_seed_and_video_have_an_interval_of_no_width():
@@ -193,7 +220,17 @@ def test_nothing_in_common_is_undefined_and_other_videos_are_refused():
 
 
 def result_of(low, high, seeds=(3, 3)):
-    return Comparison(videos=9, seeds=seeds, difference=(low + high) / 2, low=low, high=high, wins=0, ties=9, losses=0, wilcoxon_p=1.0)
+    return Comparison(
+        videos=9,
+        seeds=seeds,
+        difference=(low + high) / 2,
+        low=low,
+        high=high,
+        wins=0,
+        ties=9,
+        losses=0,
+        wilcoxon_p=1.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +238,10 @@ def result_of(low, high, seeds=(3, 3)):
     [
         ({"accuracy": result_of(0.1, 2.0), "jaccard": result_of(0.2, 3.0)}, "ahead in accuracy and jaccard"),
         ({"accuracy": result_of(-2.0, -0.1), "jaccard": result_of(-1.0, 3.0)}, "behind in accuracy"),
-        ({"accuracy": result_of(0.1, 2.0), "jaccard": result_of(-3.0, -1.0)}, "ahead in accuracy, behind in jaccard"),
+        (
+            {"accuracy": result_of(0.1, 2.0), "jaccard": result_of(-3.0, -1.0)},
+            "ahead in accuracy, behind in jaccard",
+        ),
         ({"accuracy": result_of(-1.0, 2.0)}, "no difference shown"),
         ({"accuracy": result_of(1.0, 2.0, (2, 5))}, "fewer than three seeds: no verdict"),
         ({"accuracy": result_of(1.0, 2.0, (5, 2))}, "fewer than three seeds: no verdict"),
@@ -244,7 +284,8 @@ def test_a_clear_difference_in_spread_is_shown_and_noise_is_not():
 
 
 def test_spreads_that_differ_from_seed_to_seed_are_no_difference_between_systems():
-    """Every seed draws how uneven it is over videos. Resampling videos alone would call half of such pairs different."""
+    """Every seed draws how uneven it is over videos. Resampling videos alone would call half of such pairs
+    different."""
     rng = np.random.default_rng(6)
     wrong = 0
     for trial in range(200):

@@ -34,7 +34,12 @@ def test_wrong_arrays_are_named_with_the_row(truth, predicted, message):
 
 @pytest.mark.parametrize(
     ("probabilities", "message"),
-    [([[1.0]], "shape"), ([[0.5, 0.5], [0.9, 0.9]], "row 1"), ([[0.5, 0.5], [float("nan"), 1]], "row 1"), ([[1.2, -0.2], [1, 0]], "row 0")],
+    [
+        ([[1.0]], "shape"),
+        ([[0.5, 0.5], [0.9, 0.9]], "row 1"),
+        ([[0.5, 0.5], [float("nan"), 1]], "row 1"),
+        ([[1.2, -0.2], [1, 0]], "row 0"),
+    ],
 )
 def test_probabilities_must_be_distributions(probabilities, message):
     with pytest.raises(InputError, match=message):

@@ -12,7 +12,14 @@ import pytest
 
 from surgicalmamba.data.labels import PhaseVocabulary, load_vocabulary
 from surgicalmamba.errors import DataError, InputError
-from surgicalmamba.eval.files import RunInfo, VideoPrediction, read_rows, read_run, write_predictions, write_run
+from surgicalmamba.eval.files import (
+    RunInfo,
+    VideoPrediction,
+    read_rows,
+    read_run,
+    write_predictions,
+    write_run,
+)
 
 CHOLEC80 = load_vocabulary("cholec80")
 
@@ -21,7 +28,11 @@ def prediction(rows=5, seed=0, n_phases=7):
     generator = np.random.default_rng(seed)
     probabilities = generator.dirichlet(np.ones(n_phases), size=rows)
     return VideoPrediction(
-        25 * np.arange(rows), np.arange(rows) / 1.0, probabilities.argmax(axis=1), probabilities, generator.uniform(size=rows)
+        25 * np.arange(rows),
+        np.arange(rows) / 1.0,
+        probabilities.argmax(axis=1),
+        probabilities,
+        generator.uniform(size=rows),
     )
 
 
@@ -74,7 +85,15 @@ def test_a_video_name_cannot_leave_the_folder(tmp_path):
 
 
 def test_run_json_round_trip(tmp_path):
-    info = RunInfo("cholec80", CHOLEC80.names, 1.0, split="test", seed=3, checkpoint_sha256="ab" * 32, config={"clip_len": 256})
+    info = RunInfo(
+        "cholec80",
+        CHOLEC80.names,
+        1.0,
+        split="test",
+        seed=3,
+        checkpoint_sha256="ab" * 32,
+        config={"clip_len": 256},
+    )
     write_run(tmp_path, info)
     assert read_run(tmp_path) == info
     assert json.loads((tmp_path / "run.json").read_text())["format"] == "surgicalmamba-predictions"
@@ -103,7 +122,8 @@ from pathlib import Path
 from surgicalmamba.data.labels import load_vocabulary
 from surgicalmamba.eval.files import VideoPrediction, write_predictions
 rows = 3000
-made = VideoPrediction(np.arange(rows), np.arange(rows) / 1.0, np.zeros(rows, dtype=int), np.tile([1.0] + [0.0] * 6, (rows, 1)))
+phases, probabilities = np.zeros(rows, dtype=int), np.tile([1.0] + [0.0] * 6, (rows, 1))
+made = VideoPrediction(np.arange(rows), np.arange(rows) / 1.0, phases, probabilities)
 print("ready", flush=True)
 while True:
     write_predictions(Path(sys.argv[1]), "v", made, load_vocabulary("cholec80"))
@@ -122,4 +142,6 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_file_or_none(tmp_path, del
     if (tmp_path / "v.csv").exists():
         assert len(read_rows(tmp_path / "v.csv", CHOLEC80).frame) == 3000
     leftovers = [path.name for path in tmp_path.iterdir() if path.name != "v.csv"]
-    assert all(name.startswith(".") for name in leftovers)  # what a killed writer leaves is hidden from readers
+    assert all(
+        name.startswith(".") for name in leftovers
+    )  # what a killed writer leaves is hidden from readers

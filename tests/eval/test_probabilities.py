@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
-from surgicalmamba.eval.probabilities import average_precision, average_precisions, log_losses, reliability
+from surgicalmamba.eval.frame import average_precision, average_precisions, log_losses, reliability
 
 
 def test_average_precision_by_hand():
     # Ranked: hit, miss, hit: precision 1 at recall 1/2, precision 2/3 at recall 1.
-    assert average_precision(np.array([0.9, 0.6, 0.4]), np.array([True, False, True])) == pytest.approx(100 * (0.5 + 0.5 * 2 / 3))
+    assert average_precision(np.array([0.9, 0.6, 0.4]), np.array([True, False, True])) == pytest.approx(
+        100 * (0.5 + 0.5 * 2 / 3)
+    )
     assert np.isnan(average_precision(np.array([0.9, 0.1]), np.array([False, False])))
 
 
@@ -19,10 +21,16 @@ def test_rows_with_the_same_score_enter_together():
     assert average_precision(np.full(4, 0.5), np.array([True, False, False, False])) == pytest.approx(25)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=60).filter(lambda rows: any(hit for _, hit in rows)))
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=60).filter(
+        lambda rows: any(hit for _, hit in rows)
+    )
+)
 def test_average_precision_agrees_with_scikit_learn_ties_included(rows):
     scores, positive = np.array([score / 5 for score, _ in rows]), np.array([hit for _, hit in rows])
-    assert average_precision(scores, positive) == pytest.approx(100 * sklearn_metrics.average_precision_score(positive, scores))
+    assert average_precision(scores, positive) == pytest.approx(
+        100 * sklearn_metrics.average_precision_score(positive, scores)
+    )
 
 
 def test_a_phase_without_rows_has_no_average_precision_and_unlabelled_rows_do_not_count():
@@ -40,7 +48,9 @@ def sample():
 
 def test_log_loss_agrees_with_scikit_learn(sample):
     probabilities, truth = sample
-    assert log_losses(probabilities, truth).mean() == pytest.approx(sklearn_metrics.log_loss(truth, probabilities, labels=range(4)))
+    assert log_losses(probabilities, truth).mean() == pytest.approx(
+        sklearn_metrics.log_loss(truth, probabilities, labels=range(4))
+    )
 
 
 def test_a_certain_mistake_costs_36_nats_and_not_infinity():

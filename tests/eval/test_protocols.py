@@ -31,7 +31,12 @@ def test_many_videos_are_averaged_and_their_spread_named():
     assert score["accuracy"]["std_videos"] == pytest.approx(np.std([93.3333333, 95], ddof=1))
     assert score["settings"]["videos"] == 2
     # Phase 5: undefined in the first video, 0 in the second. Phase 0: 88.24 and 100.
-    assert score["per_phase"]["phase 5"]["jaccard"] == {"mean": 0, "std_videos": 0, "std_runs": None, "videos": 1}
+    assert score["per_phase"]["phase 5"]["jaccard"] == {
+        "mean": 0,
+        "std_videos": 0,
+        "std_runs": None,
+        "videos": 1,
+    }
     assert score["per_phase"]["phase 0"]["jaccard"]["mean"] == pytest.approx((88.2352941 + 100) / 2)
 
 
@@ -63,9 +68,16 @@ def test_framewise_pools_rows_before_it_divides():
     present = [0, 1, 2]
     assert mean(score, "accuracy") == pytest.approx(100 * sklearn_metrics.accuracy_score(truth, predicted))
     assert mean(score, "accuracy_by_video") == pytest.approx((93.3333333 + 88.8888889) / 2)
-    for metric, oracle in (("precision", sklearn_metrics.precision_score), ("recall", sklearn_metrics.recall_score)):
-        assert mean(score, metric) == pytest.approx(100 * oracle(truth, predicted, labels=present, average="macro"))
-    assert mean(score, "jaccard") == pytest.approx(100 * sklearn_metrics.jaccard_score(truth, predicted, labels=present, average="macro"))
+    for metric, oracle in (
+        ("precision", sklearn_metrics.precision_score),
+        ("recall", sklearn_metrics.recall_score),
+    ):
+        assert mean(score, metric) == pytest.approx(
+            100 * oracle(truth, predicted, labels=present, average="macro")
+        )
+    assert mean(score, "jaccard") == pytest.approx(
+        100 * sklearn_metrics.jaccard_score(truth, predicted, labels=present, average="macro")
+    )
 
 
 def test_relaxed_protocols_state_rules_window_and_rate():
@@ -96,7 +108,8 @@ def test_the_symmetric_protocol_scores_forgiven_rows_as_annotated():
     truth = seq((4, 30), (0, 30))
     score = sm.score(truth, seq((4, 45), (0, 15)), n_phases=11, protocol="relaxed-symmetric")
     assert mean(score, "accuracy") == pytest.approx(100 * 55 / 60)
-    # Ten of the fifteen late rows count as phase 0: 30 rows of 4 and 25 of 0 are right, five rows of 0 are called 4.
+    # Ten of the fifteen late rows count as phase 0: 30 rows of 4 and 25 of 0 are right, five rows of 0 are
+    # called 4.
     assert score["per_phase"]["phase 4"]["jaccard"]["mean"] == pytest.approx(100 * 30 / 35)
     assert score["per_phase"]["phase 0"]["jaccard"]["mean"] == pytest.approx(100 * 25 / 30)
 
@@ -128,7 +141,8 @@ def test_segmental_by_hand():
         {"run": 0, "video": "video 0", "row": 50, "from": "phase 0", "to": "phase 1", "delay_s": 4.0},
         {"run": 0, "video": "video 0", "row": 100, "from": "phase 1", "to": "phase 2", "delay_s": 0.0},
     ]
-    # IoU: 0 50/54, 1 16/50 and 29/50 (the second claims a taken segment at 10 and 25), 0 1/50 (below 10), 2 1.
+    # IoU: 0 50/54, 1 16/50 and 29/50 (the second claims a taken segment at 10 and 25), 0 1/50 (below 10),
+    # 2 1.
     assert mean(score, "f1_10") == pytest.approx(100 * 6 / 8)
     assert mean(score, "f1_50") == pytest.approx(100 * 6 / 8)
 
@@ -142,7 +156,9 @@ def test_a_missed_transition_is_counted_and_has_no_delay():
 @pytest.mark.parametrize(("shifts", "median"), [((4,), 4), ((4, 8), 6), ((4, 8, -2), 4)])
 def test_the_median_latency_is_the_middle_one(shifts, median):
     labels = [seq((0, 30), (1, 30))] * len(shifts)
-    score = sm.score(labels, [seq((0, 30 + shift), (1, 30 - shift)) for shift in shifts], n_phases=2, protocol="segmental")
+    score = sm.score(
+        labels, [seq((0, 30 + shift), (1, 30 - shift)) for shift in shifts], n_phases=2, protocol="segmental"
+    )
     assert score["latency_s"]["median"] == median
 
 
@@ -172,7 +188,9 @@ def test_map_is_pooled_as_grasp_does_and_also_given_per_video(with_probabilities
     score = sm.score(labels, predictions, n_phases=4, protocol="map", probabilities=probabilities)
 
     def mean_ap(truth, scores):
-        return 100 * np.mean([sklearn_metrics.average_precision_score(truth == phase, scores[:, phase]) for phase in range(4)])
+        return 100 * np.mean(
+            [sklearn_metrics.average_precision_score(truth == phase, scores[:, phase]) for phase in range(4)]
+        )
 
     assert mean(score, "map") == pytest.approx(mean_ap(np.concatenate(labels), np.concatenate(probabilities)))
     per_video = [mean_ap(*video) for video in zip(labels, probabilities, strict=True)]
@@ -183,7 +201,9 @@ def test_map_is_pooled_as_grasp_does_and_also_given_per_video(with_probabilities
 
 def test_calibration_reports_log_loss_and_errors_overall_and_near_transitions(with_probabilities):
     labels, predictions, probabilities = with_probabilities
-    score = sm.score(labels, predictions, n_phases=4, protocol="calibration", probabilities=probabilities, window_s=1)
+    score = sm.score(
+        labels, predictions, n_phases=4, protocol="calibration", probabilities=probabilities, window_s=1
+    )
     pooled = sklearn_metrics.log_loss(np.concatenate(labels), np.concatenate(probabilities), labels=range(4))
     assert mean(score, "log_loss") == pytest.approx(pooled)
     assert score["calibration_error"]["mean"] > 0
@@ -213,7 +233,9 @@ def test_json_holds_no_nan_and_the_documented_keys():
 
 def test_a_score_prints_its_protocol_and_settings_with_its_numbers():
     text = str(sm.score(*V2, n_phases=7, protocol="relaxed-published"))
-    assert text.splitlines()[0].startswith("relaxed-published: 1 video(s), 1 run(s), 1 row/s, window 10 s, rules cholec80")
+    assert text.splitlines()[0].startswith(
+        "relaxed-published: 1 video(s), 1 run(s), 1 row/s, window 10 s, rules cholec80"
+    )
     assert "accuracy     93.33" in text
     assert repr(sm.score(*V2, n_phases=7, protocol="relaxed-published")) == text  # what a notebook shows
 
@@ -224,7 +246,9 @@ def runs_of(*predictions):
 
 
 def test_several_seeds_have_a_spread_over_runs():
-    report = score_runs(runs_of(seq((0, 10), (1, 10)), seq((0, 12), (1, 8))), Settings(("a", "b")), ["strict"])
+    report = score_runs(
+        runs_of(seq((0, 10), (1, 10)), seq((0, 12), (1, 8))), Settings(("a", "b")), ["strict"]
+    )
     score = report.scores["strict"]
     assert score["accuracy"]["mean"] == 95
     assert score["accuracy"]["std_runs"] == pytest.approx(np.std([100, 90], ddof=1))
@@ -261,7 +285,12 @@ def test_names_must_fit_the_number_of_phases():
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"fps": 0}, "fps=0"), ({"fps": float("inf")}, "fps=inf"), ({"window_s": -1}, "window_s=-1"), ({"window_s": float("inf")}, "s=inf")],
+    [
+        ({"fps": 0}, "fps=0"),
+        ({"fps": float("inf")}, "fps=inf"),
+        ({"window_s": -1}, "window_s=-1"),
+        ({"window_s": float("inf")}, "s=inf"),
+    ],
 )
 def test_impossible_rates_and_windows_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):

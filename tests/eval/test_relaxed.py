@@ -1,4 +1,5 @@
-"""The relaxed boundary in its three modes: hand-worked vectors, a literal slow transcription of the script's steps, and properties."""
+"""The relaxed boundary in its three modes: hand-worked vectors, a literal slow transcription of the script's
+steps, and properties."""
 
 from dataclasses import replace
 
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 
 from eval.vectors import V1, V2, V4, pairs, seq
 from surgicalmamba.errors import ConfigError
-from surgicalmamba.eval.frame import RULES, RelaxedRules, accuracy, confusion_matrix, forgiven_rows, rules_for, score_relaxed
+from surgicalmamba.eval.frame import (
+    RULES,
+    RelaxedRules,
+    accuracy,
+    confusion_matrix,
+    forgiven_rows,
+    rules_for,
+    score_relaxed,
+)
 
 CHOLEC80 = RULES["cholec80"]
 
@@ -52,12 +61,19 @@ def test_a_phase_that_is_not_annotated_is_undefined():
     assert np.isnan(relaxed(V1, "published").precision[2:]).all()
 
 
-# Truth, prediction, then accuracy and Jaccard of phases 0 and 1: strict, by the published script, and with the script repaired.
+# Truth, prediction, then accuracy and Jaccard of phases 0 and 1: strict, by the published script, and with
+# the script repaired.
 VECTORS = [
     (seq((0, 20), (1, 20)), seq((0, 15), (1, 25)), (87.5, 75, 80), (87.5, 75, 80), (100, 100, 100)),
     (seq((0, 20), (1, 20)), seq((0, 25), (1, 15)), (87.5, 80, 75), (100, 100, 100), (100, 100, 100)),
     (seq((0, 8), (1, 20)), seq((0, 5), (1, 23)), (89.2857, 62.5, 86.9565), (100, 100, 100), (100, 100, 100)),
-    (seq((0, 20), (1, 20)), seq((0, 5), (3, 5), (0, 5), (1, 25)), (75, 50, 80), (87.5, 75, 80), (87.5, 75, 100)),
+    (
+        seq((0, 20), (1, 20)),
+        seq((0, 5), (3, 5), (0, 5), (1, 25)),
+        (75, 50, 80),
+        (87.5, 75, 80),
+        (87.5, 75, 100),
+    ),
 ]
 
 
@@ -73,15 +89,23 @@ def test_m2cai16_rules_are_those_of_cholec80_one_phase_later():
     for side in ("late", "early"):
         shifted = RULES["m2cai16"].table(side, 8)
         np.testing.assert_array_equal(shifted[1:, 1:-1], CHOLEC80.table(side, 7))
-        assert np.flatnonzero(shifted[0]).tolist() == ([6] if side == "late" else [8])  # -1 and +1, as everywhere else
-    truth, predicted = seq((4, 20), (6, 20)), seq((4, 12), (6, 28))  # eight rows early, a jump of two that phases 4 and 5 of Cholec80 allow
+        assert np.flatnonzero(shifted[0]).tolist() == (
+            [6] if side == "late" else [8]
+        )  # -1 and +1, as everywhere else
+    truth, predicted = (
+        seq((4, 20), (6, 20)),
+        seq((4, 12), (6, 28)),
+    )  # eight rows early, a jump of two that phases 4 and 5 of Cholec80 allow
     assert relaxed((truth - 1, predicted - 1), "repaired").accuracy == 100
     assert relaxed((truth, predicted), "repaired", RULES["m2cai16"], n_phases=8).accuracy == 100
-    assert relaxed((truth, predicted), "repaired", RULES["neighbours"], n_phases=8).accuracy == pytest.approx(80)
+    assert relaxed((truth, predicted), "repaired", RULES["neighbours"], n_phases=8).accuracy == pytest.approx(
+        80
+    )
 
 
 def slow_script(truth, predicted, rules, window, n_phases, repaired):
-    """The script's steps, one row at a time, as the facts describe them: difference, runs, late rule, early rule, union counts."""
+    """The script's steps, one row at a time, as the facts describe them: difference, runs, late rule, early
+    rule, union counts."""
     difference = [int(p) - int(t) for p, t in zip(predicted, truth, strict=True)]
     edited = [0] * len(truth)
     start = 0
@@ -113,14 +137,20 @@ def slow_script(truth, predicted, rules, window, n_phases, repaired):
             values = [np.nan] * 3
         else:
             over = np.inf if hits else np.nan
-            values = [100 * hits / len(union), 100 * hits / n_predicted if n_predicted else over, 100 * hits / n_truth]
+            values = [
+                100 * hits / len(union),
+                100 * hits / n_predicted if n_predicted else over,
+                100 * hits / n_truth,
+            ]
         for target, value in zip((jaccard, precision, recall), values, strict=True):
             target.append(value)
     return 100 * sum(x == 0 for x in edited) / len(truth), jaccard, precision, recall
 
 
 @settings(max_examples=150)
-@given(pairs(), st.sampled_from(["cholec80", "neighbours"]), st.sampled_from([0, 1, 5, 10, 250]), st.booleans())
+@given(
+    pairs(), st.sampled_from(["cholec80", "neighbours"]), st.sampled_from([0, 1, 5, 10, 250]), st.booleans()
+)
 def test_both_modes_agree_with_a_slow_transcription_of_the_script(pair, rules, window, repaired):
     found = relaxed(pair, "repaired" if repaired else "published", RULES[rules], window)
     expected = slow_script(*pair, RULES[rules], window, 7, repaired)
@@ -187,15 +217,21 @@ def test_the_symmetric_mode_needs_no_order_of_phases_and_no_direction_of_time(pa
     names = np.array(new_names)
     right = forgiven_rows(*pair, "symmetric", 10, 7, None)
     np.testing.assert_array_equal(forgiven_rows(*(names[x] for x in pair), "symmetric", 10, 7, None), right)
-    np.testing.assert_array_equal(forgiven_rows(*(x[::-1] for x in pair), "symmetric", 10, 7, None)[::-1], right)
+    np.testing.assert_array_equal(
+        forgiven_rows(*(x[::-1] for x in pair), "symmetric", 10, 7, None)[::-1], right
+    )
 
 
 def test_the_symmetric_mode_forgives_only_the_two_neighbours_of_the_change():
     truth = seq((4, 30), (0, 30))
     assert forgiven_rows(truth, seq((4, 25), (0, 35)), "symmetric", 10, 7, None).all()
     assert forgiven_rows(truth, seq((4, 35), (0, 25)), "symmetric", 10, 7, None).all()
-    assert forgiven_rows(truth, seq((4, 45), (0, 15)), "symmetric", 10, 7, None).sum() == 55  # ten of fifteen late rows
-    assert forgiven_rows(truth, seq((4, 30), (1, 5), (0, 25)), "symmetric", 10, 7, None).sum() == 55  # a third phase is an error
+    assert (
+        forgiven_rows(truth, seq((4, 45), (0, 15)), "symmetric", 10, 7, None).sum() == 55
+    )  # ten of fifteen late rows
+    assert (
+        forgiven_rows(truth, seq((4, 30), (1, 5), (0, 25)), "symmetric", 10, 7, None).sum() == 55
+    )  # a third phase is an error
 
 
 def test_rules_that_do_not_fit_the_number_of_phases_are_refused():

@@ -27,8 +27,10 @@ def write(tmp_path):
     "content",
     [
         "Frame\tPhase\n0\tPreparation\n25\tPreparation\n50\tClippingCutting\n",
-        "Frame\tPhase\r\n0\tPreparation\r\n25\tPreparation\r\n50\tClippingCutting",  # Windows line ends, no last one
-        "\ufeffFrame\tPhase\n0\tPreparation\n25\tpreparation\n50\tclipping_cutting\n\n",  # byte-order mark, spelling, empty last line
+        # Windows line ends, no last one
+        "Frame\tPhase\r\n0\tPreparation\r\n25\tPreparation\r\n50\tClippingCutting",
+        # byte-order mark, spelling, empty last line
+        "\ufeffFrame\tPhase\n0\tPreparation\n25\tpreparation\n50\tclipping_cutting\n\n",
         "Frame\tPhase\n0\t0\n25\t0\n50\t2\n",
         "0\t0\n25\t0\n50\t2\n",  # no header: no row may be lost
         "0,0\n25,0\n50,2\n",
@@ -50,7 +52,9 @@ def test_every_form_of_the_same_three_rows_reads_alike(write, content):
 def test_ids_count_as_the_dataset_counts_unless_told_otherwise(write):
     path = write("Frame\tPhase\n1\t1\n2\t7\n")
     assert read_rows(path, AUTOLAPARO).phase.tolist() == [0, 6]
-    with pytest.raises(DataError, match=r"video01-phase\.txt row 3: phase id 7 is outside 0 to 6 .*count from 1"):
+    with pytest.raises(
+        DataError, match=r"video01-phase\.txt row 3: phase id 7 is outside 0 to 6 .*count from 1"
+    ):
         read_rows(path, AUTOLAPARO, first_id=0)
 
 
@@ -69,10 +73,19 @@ def test_an_empty_phase_is_unlabelled_in_labels_and_an_error_in_predictions(writ
 
 def test_probabilities_and_names_of_our_prediction_files(write):
     header = "frame,time_s,phase,name,p_0,p_1,p_2,p_3,p_4,p_5,p_6,intensity\n"
-    rows = read_rows(write(header + "0,0,1,CalotTriangleDissection,0.1,0.9,0,0,0,0,0,0.25\n1,1,0,Preparation,1,0,0,0,0,0,0,\n"), CHOLEC80)
+    rows = read_rows(
+        write(
+            header
+            + "0,0,1,CalotTriangleDissection,0.1,0.9,0,0,0,0,0,0.25\n1,1,0,Preparation,1,0,0,0,0,0,0,\n"
+        ),
+        CHOLEC80,
+    )
     np.testing.assert_array_equal(rows.probabilities[0], [0.1, 0.9, 0, 0, 0, 0, 0])
     assert rows.probabilities.shape == (2, 7)
-    with pytest.raises(DataError, match="row 2: phase 4 is called 'GallbladderRetraction' here but 'GallbladderPackaging' in cholec80"):
+    with pytest.raises(
+        DataError,
+        match="row 2: phase 4 is called 'GallbladderRetraction' here but 'GallbladderPackaging' in cholec80",
+    ):
         read_rows(write(header + "0,0,4,GallbladderRetraction,0,0,0,0,1,0,0,\n"), CHOLEC80)
 
 
@@ -81,12 +94,18 @@ def test_probabilities_and_names_of_our_prediction_files(write):
     [
         ("", "is empty"),
         ("Frame\tPhase\n", "header and no rows"),
-        ("Frame\tPhase\n0\tPreparation\n25\tPreperation\n", "row 3: unknown phase 'Preperation' .*did you mean 'Preparation'"),
+        (
+            "Frame\tPhase\n0\tPreparation\n25\tPreperation\n",
+            "row 3: unknown phase 'Preperation' .*did you mean 'Preparation'",
+        ),
         ("Frame\tPhase\n0\tPreparation\n25\n50\tPreparation\n", "row 3 has 1 columns where 2 are needed"),
         ("Frame\tPhase\n0\tPreparation\nx\tPreparation\n", "row 3: frame 'x' is no whole number"),
         ("Frame\tPhase\n0\tPreparation\n1.5\tPreparation\n", "row 3: frame '1.5' is no whole number"),
         ("Frame\tPhase\n0\tPhase\n", "row 2: unknown phase 'Phase'"),
-        ("0\t0\n25\t0\n51\t0\n", "row 3: frame 51 follows frame 25, but the first rows are 25 apart: mixed frame grids"),
+        (
+            "0\t0\n25\t0\n51\t0\n",
+            "row 3: frame 51 follows frame 25, but the first rows are 25 apart: mixed frame grids",
+        ),
         ("0\t0\n25\t0\n25\t0\n", "row 3: frame 25 follows frame 25"),
         ("0\t0\n-25\t0\n", "row 2: frame -25 follows frame 0"),
         ("0,0,0\n1,0,0\n", "row 1 has 3 columns and there is no header"),
@@ -123,7 +142,10 @@ def test_bytes_that_are_no_text_and_missing_files_are_named(write, tmp_path):
 )
 def test_whatever_is_written_is_read_back(tmp_path_factory, phases, step, first, separator, header, by_name):
     path = tmp_path_factory.mktemp("rows") / "v.txt"
-    lines = [f"{first + step * index}{separator}{CHOLEC80.names[phase] if by_name else phase}" for index, phase in enumerate(phases)]
+    lines = [
+        f"{first + step * index}{separator}{CHOLEC80.names[phase] if by_name else phase}"
+        for index, phase in enumerate(phases)
+    ]
     path.write_text("\n".join([f"Frame{separator}Phase"] * header + lines), encoding="utf-8")
     rows = read_rows(path, CHOLEC80)
     assert rows.phase.tolist() == phases

@@ -21,7 +21,11 @@ from surgicalmamba.eval.segments import (
 
 def test_segments_are_maximal_runs():
     found = find_segments(seq((2, 3), (0, 1), (2, 2)))
-    assert (found.phase.tolist(), found.start.tolist(), found.stop.tolist()) == ([2, 0, 2], [0, 3, 4], [3, 4, 6])
+    assert (found.phase.tolist(), found.start.tolist(), found.stop.tolist()) == (
+        [2, 0, 2],
+        [0, 3, 4],
+        [3, 4, 6],
+    )
 
 
 def test_rows_without_annotation_cut_segments_of_truth_and_prediction_alike():
@@ -68,7 +72,8 @@ def test_overlap_counts_by_hand():
 
 
 def test_of_two_equal_overlaps_the_earlier_segment_is_taken():
-    # The long prediction overlaps both annotated segments of phase 0 by 3/11 and takes the first, which the short one (2/6) already has.
+    # The long prediction overlaps both annotated segments of phase 0 by 3/11 and takes the first, which the
+    # short one (2/6) already has.
     truth, predicted = seq((0, 6), (1, 2), (0, 6)), seq((0, 2), (2, 1), (0, 8), (2, 3))
     assert overlap_counts(*segment_pair(truth, predicted), 0.25) == (1, 3, 2)
 
@@ -95,7 +100,9 @@ def slow_overlap_counts(truth, predicted, threshold):
 @settings(max_examples=200)
 @given(pairs(), st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9]))
 def test_overlap_counts_agree_with_the_slow_matching(pair, threshold):
-    assert overlap_counts(*segment_pair(*pair), threshold) == slow_overlap_counts(*[x.tolist() for x in pair], threshold)
+    assert overlap_counts(*segment_pair(*pair), threshold) == slow_overlap_counts(
+        *[x.tolist() for x in pair], threshold
+    )
 
 
 def delays(truth, predicted):
@@ -126,7 +133,9 @@ def test_a_change_outside_the_two_neighbouring_segments_does_not_count():
     truth, predicted = seq((0, 10), (1, 5), (0, 20)), seq((0, 20), (1, 5), (0, 10))
     assert np.isnan(delays(truth, predicted)[0])
     assert delays(truth, predicted)[1] == 10
-    assert np.isnan(delays(truth, seq((0, 15), (1, 5), (0, 15)))[0])  # not even on the row where the segment has just ended
+    assert np.isnan(
+        delays(truth, seq((0, 15), (1, 5), (0, 15)))[0]
+    )  # not even on the row where the segment has just ended
 
 
 def test_no_change_is_counted_across_rows_without_annotation():
@@ -154,5 +163,12 @@ def test_a_perfect_prediction_is_perfect_in_every_segmental_number(pair):
 def test_rows_near_a_transition_are_those_within_the_window_on_either_side():
     truth = seq((0, 10), (1, 10), (-1, 5), (2, 5))
     near = near_transition(truth, 3)
-    assert np.flatnonzero(near).tolist() == [7, 8, 9, 10, 11, 12]  # the gap before phase 2 hides when it began
+    assert np.flatnonzero(near).tolist() == [
+        7,
+        8,
+        9,
+        10,
+        11,
+        12,
+    ]  # the gap before phase 2 hides when it began
     assert not near_transition(seq((0, 10)), 3).any()

@@ -1,4 +1,5 @@
-"""`surgicalmamba inspect`: what is seen inside is what happens inside, for every variant and both kinds of dataset."""
+"""`surgicalmamba inspect`: what is seen inside is what happens inside, for every variant and both kinds of
+dataset."""
 
 import json
 import math
@@ -47,8 +48,16 @@ PATH = {"d_state": 8, "d_head": 8, "chunk_len": 8, "rotation": {"rank": 2, "d_hi
 def tiny_model(variant="full", **changes):
     torch.manual_seed(0)
     slow = {**PATH, "intensity": {"intensity_init": 0.3}}
-    settings = {"d_model": 16, "n_blocks": 2, "clip_len": 20, "block": {"slow": slow, "fast": PATH}, "head": {"path": PATH}}
-    config = sm.ModelConfig(**{**settings, "backbone": None, "d_feature": 5, "n_phases": 3, **changes}).variant(variant)
+    settings = {
+        "d_model": 16,
+        "n_blocks": 2,
+        "clip_len": 20,
+        "block": {"slow": slow, "fast": PATH},
+        "head": {"path": PATH},
+    }
+    config = sm.ModelConfig(
+        **{**settings, "backbone": None, "d_feature": 5, "n_phases": 3, **changes}
+    ).variant(variant)
     model = sm.SurgicalMamba(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -98,18 +107,23 @@ def test_the_decay_seen_is_the_decay_that_acts_on_the_state(video):
         written = path(u, empty, (0,)).state.ssm
         after = path(u, full, (0,)).state.ssm
         decay = path.decay(u, full)
-    torch.testing.assert_close(after - written, decay[0, 0][None, :, None, None] * full.ssm, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        after - written, decay[0, 0][None, :, None, None] * full.ssm, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_intensity_is_in_the_decay(video):
-    # dA with intensity is dA without it to the power 1 + lambda, frame by frame: only the warp differs between the two models
+    # dA with intensity is dA without it to the power 1 + lambda, frame by frame: only the warp differs
+    # between the two models
     warped = tiny_model("full")
     weights = {name: value for name, value in warped.state_dict().items() if ".intensity." not in name}
     plain = tiny_model("without-lambda")
     plain.load_state_dict(weights)
     with_it, without = trace_video(warped, video, CPU, 0), trace_video(plain, video, CPU, 0)
     first = (slice(None), 0)  # the first block sees the same input in both
-    np.testing.assert_allclose(with_it.decay[first], without.decay[first] ** (1 + with_it.intensity[:, :1]), rtol=1e-4)
+    np.testing.assert_allclose(
+        with_it.decay[first], without.decay[first] ** (1 + with_it.intensity[:, :1]), rtol=1e-4
+    )
 
 
 def test_the_planes_seen_are_those_that_turned_the_state(video):
@@ -120,7 +134,9 @@ def test_the_planes_seen_are_those_that_turned_the_state(video):
         before = model.forward_features(features[:, :15]).state
         after = model.forward_features(features[:, 15:16], before).state  # closes the second chunk
         bare = without_rotation(model)
-        unturned = type(before)(before.frame_index, tuple(_without_sum(b) for b in before.blocks), _path_without_sum(before.head))
+        unturned = type(before)(
+            before.frame_index, tuple(_without_sum(b) for b in before.blocks), _path_without_sum(before.head)
+        )
         left = bare.forward_features(features[:, 15:16], unturned).state
     planes = seen.planes[0]
     turned = regram(left.blocks[0].slow.ssm, planes.U[1:2], planes.V[1:2], planes.theta[1:2], "dense")
@@ -146,7 +162,9 @@ def test_with_every_rotation_left_out_the_rest_is_the_same_model():
 def test_a_long_video_keeps_a_bounded_number_of_states(video, monkeypatch):
     monkeypatch.setattr("surgicalmamba.insight.inspection.MOST_STATES", 10)
     trace = trace_video(tiny_model(), video, CPU, 0)
-    assert len(trace.states) <= 14 and trace.state_rows[-1] == 74  # stride 8 within clips of 20, each clip's rest by itself
+    assert (
+        len(trace.states) <= 14 and trace.state_rows[-1] == 74
+    )  # stride 8 within clips of 20, each clip's rest by itself
 
 
 def test_similarity_is_one_with_itself_symmetric_and_blind_to_a_turn_within_the_plane(video):
@@ -172,8 +190,12 @@ def test_a_chunk_has_the_phase_of_most_of_its_samples_and_pairs_are_told_apart()
 def test_gaps_by_hand():
     phases, similarity = np.array([0, 0, 1]), np.array([[1, 0.9, 0.6], [0.9, 1, 0.6], [0.6, 0.6, 1]])
     found = alignment(similarity, phases)
-    assert (found.gap, found.relative_gap) == pytest.approx((0.3, 0.75))  # planes differ by 0.1 within the phase, by 0.4 between phases
-    wider = alignment(1 - 2 * (1 - similarity), phases)  # twice as much variation, which follows the phases no better
+    assert (found.gap, found.relative_gap) == pytest.approx(
+        (0.3, 0.75)
+    )  # planes differ by 0.1 within the phase, by 0.4 between phases
+    wider = alignment(
+        1 - 2 * (1 - similarity), phases
+    )  # twice as much variation, which follows the phases no better
     assert (wider.gap, wider.relative_gap) == pytest.approx((0.6, 0.75))
     assert math.isnan(alignment(np.ones((3, 3)), phases).relative_gap)
 
@@ -185,10 +207,14 @@ def test_untrained_parts_are_drawn_again_and_every_other_weight_stays():
     assert torch.equal(before, torch.get_rng_state())
     for name, value in model.state_dict().items():
         drawn = ".rotator." in name or ".intensity." in name
-        assert torch.equal(first.state_dict()[name], value) != drawn and torch.equal(first.state_dict()[name], again.state_dict()[name])
+        assert torch.equal(first.state_dict()[name], value) != drawn and torch.equal(
+            first.state_dict()[name], again.state_dict()[name]
+        )
     assert not torch.equal(first.blocks[0].slow.rotator.planes.w1, second.blocks[0].slow.rotator.planes.w1)
     fresh = sm.SurgicalMamba(model.config)
-    torch.testing.assert_close(first.head.block.slow.rotator.angles.b2, fresh.head.block.slow.rotator.angles.b2)  # by the config's start
+    torch.testing.assert_close(
+        first.head.block.slow.rotator.angles.b2, fresh.head.block.slow.rotator.angles.b2
+    )  # by the config's start
 
 
 def test_the_control_is_what_the_untrained_networks_show_on_the_same_video(video):
@@ -200,16 +226,23 @@ def test_the_control_is_what_the_untrained_networks_show_on_the_same_video(video
         phases = chunk_phases(video.labels, 8, 9)
         gaps = [alignment(plane_similarity(planes), phases).gap for planes in trace.planes]
         assert gaps == pytest.approx([control.alignment(block, "gap")[seed] for block in range(2)], abs=1e-6)
-        assert trace.inside.measure(frames).values() == pytest.approx(control.measured[seed].values(), rel=1e-3)
+        assert trace.inside.measure(frames).values() == pytest.approx(
+            control.measured[seed].values(), rel=1e-3
+        )
     thetas = [draw.rotations["head"].theta_q50 for draw in control.measured]
     assert control.rotation("head", "theta_q50") == Spread(sum(thetas) / 2, min(thetas), max(thetas))
 
 
 def test_planes_that_never_change_have_no_gap_beyond_rounding(data, tmp_path):
     tiny_model("constant-z").save(tmp_path / "constant")
-    results = write_page(inspect_video(str(tmp_path / "constant"), data, "c", {}, 0, "cpu", draws=2), tmp_path)
+    results = write_page(
+        inspect_video(str(tmp_path / "constant"), data, "c", {}, 0, "cpu", draws=2), tmp_path
+    )
     for block in results["planes"]["blocks"]:
-        assert block["gap"]["verdict"] == "inside the untrained range" and block["relative_gap"]["verdict"] == "not measured"
+        assert (
+            block["gap"]["verdict"] == "inside the untrained range"
+            and block["relative_gap"]["verdict"] == "not measured"
+        )
 
 
 def test_a_value_is_placed_in_the_range_of_the_untrained_draws():
@@ -238,12 +271,17 @@ def test_an_untrained_model_is_one_more_draw(data, tmp_path):
 def test_a_shared_projection_shows_each_run_by_its_own_variance():
     t = torch.linspace(0, 6.283, 50, dtype=torch.float64)
     zero = 0 * t
-    circle, line = torch.stack([t.cos(), t.sin(), zero], dim=1), torch.stack([0.5 * t.cos(), zero, zero + 7], dim=1)
+    circle, line = (
+        torch.stack([t.cos(), t.sin(), zero], dim=1),
+        torch.stack([0.5 * t.cos(), zero, zero + 7], dim=1),
+    )
     first, second = shared_projection([circle, line])
     assert first.dimensions == pytest.approx(2, rel=0.01) and second.dimensions == pytest.approx(1)
     assert sum(first.share) == pytest.approx(1) and max(second.share) == pytest.approx(1, abs=1e-3)
     np.testing.assert_allclose(
-        np.linalg.norm(first.points - first.points.mean(0), axis=1), (circle - circle.mean(0)).norm(dim=1), rtol=1e-6
+        np.linalg.norm(first.points - first.points.mean(0), axis=1),
+        (circle - circle.mean(0)).norm(dim=1),
+        rtol=1e-6,
     )
 
 
@@ -298,28 +336,47 @@ def test_the_command_shows_models_and_predictions_beside_each_other(data, tmp_pa
     assert set(document["strict_accuracy"]) == {OWN, "plain", "other system"}
     truth = PreparedDataset.open(data).videos["c"].labels
     assert document["strict_accuracy"]["other system"] == pytest.approx(100 * (truth == 0).mean())
-    assert len(document["planes"]["blocks"]) == 2 and set(document["state"]) == {OWN, f"{OWN}, Z left out", "plain"}
+    assert len(document["planes"]["blocks"]) == 2 and set(document["state"]) == {
+        OWN,
+        f"{OWN}, Z left out",
+        "plain",
+    }
     assert set(document["rotation"]) == {"slow0", "slow1", "fast0", "fast1", "head"}
     for path in document["rotation"].values():
-        assert set(path["trained"]) == set(path["untrained"]) and path["untrained"]["content_dependence"]["low"] > 0
-    assert [set(block) for block in document["decay"][OWN]["intensity_of_blocks"]] == 2 * [{"trained", "untrained"}]
+        assert (
+            set(path["trained"]) == set(path["untrained"])
+            and path["untrained"]["content_dependence"]["low"] > 0
+        )
+    assert [set(block) for block in document["decay"][OWN]["intensity_of_blocks"]] == 2 * [
+        {"trained", "untrained"}
+    ]
     assert set(document["decay"]) == {OWN, "plain"} and document["decay"]["plain"]["intensity_inside"] is None
     for figure in ("ribbons", "planes", "state", "decay"):
-        assert (out / "figures" / f"{figure}.png").stat().st_size > 5_000 and (out / "figures" / f"{figure}.svg").is_file()
+        assert (out / "figures" / f"{figure}.png").stat().st_size > 5_000 and (
+            out / "figures" / f"{figure}.svg"
+        ).is_file()
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 4 and "plain has no intensity" in page and "on its own two axes" in page
-    assert page.count("the untrained range") == 4 and "<h2>Angles and content dependence</h2>" in page  # two gaps of two blocks
+    assert (
+        page.count("the untrained range") == 4 and "<h2>Angles and content dependence</h2>" in page
+    )  # two gaps of two blocks
     text = docs.read_text()
     assert text.count("## One video, inside") == 1
     assert f"| other system | {document['strict_accuracy']['other system']:.2f} |" in text
     second, head = document["planes"]["blocks"][1], document["rotation"]["head"]
-    assert f"| block 1 | {second['same_phase']:.3f} |" in text and f"| {second['relative_gap']['verdict']} |" in text
+    assert (
+        f"| block 1 | {second['same_phase']:.3f} |" in text
+        and f"| {second['relative_gap']['verdict']} |" in text
+    )
     assert f"| head | {head['trained']['theta_q10']:.3f} | {head['trained']['theta_q50']:.3f} |" in text
     assert f"| {head['untrained']['theta_q50']['mean']:.3f} (" in text
     assert f"| plain | {document['decay']['plain']['plateau']:.4f} |" in text
     for view in ("ribbons", "planes", "state", "decay"):
         picture = f"images/one-video-inside-{view}.png"
-        assert f"]({picture})" in text and (docs.parent / picture).read_bytes() == (out / "figures" / f"{view}.png").read_bytes()
+        assert (
+            f"]({picture})" in text
+            and (docs.parent / picture).read_bytes() == (out / "figures" / f"{view}.png").read_bytes()
+        )
 
 
 def test_a_model_without_z_and_lambda_says_what_is_not_there(data, tmp_path):
@@ -327,18 +384,31 @@ def test_a_model_without_z_and_lambda_says_what_is_not_there(data, tmp_path):
     found = inspect_video(str(tmp_path / "plain"), data, "c", {}, None, "cpu")
     results = write_page(found, tmp_path)
     page = (tmp_path / "out" / "index.html").read_text()
-    assert results["planes"] is None and "This model does not rotate: there are no planes." in page and "has no intensity" in page
+    assert (
+        results["planes"] is None
+        and "This model does not rotate: there are no planes." in page
+        and "has no intensity" in page
+    )
     assert not (tmp_path / "out" / "figures" / "planes.png").exists()
     shown = pictures_on_page(views_of(found), tmp_path / "out" / "figures", tmp_path / "results.md", "plain")
-    assert [line.split("-")[-1] for line in shown.split("\n\n")] == ["ribbons.png)", "state.png)", "decay.png)"]
+    assert [line.split("-")[-1] for line in shown.split("\n\n")] == [
+        "ribbons.png)",
+        "state.png)",
+        "decay.png)",
+    ]
 
 
 def test_a_video_too_short_for_two_chunks_has_no_planes_to_compare(data, tmp_path):
     long_chunks = {**PATH, "chunk_len": 60}
     tiny_model(block={"slow": long_chunks, "fast": PATH}, clip_len=60).save(tmp_path / "long")
     results = write_page(inspect_video(str(tmp_path / "long"), data, "c", {}, 0, "cpu"), tmp_path)
-    assert results["planes"] is None and "ends before two chunks of 60" in (tmp_path / "out" / "index.html").read_text()
-    assert {"slow0", "head"} < set(results["rotation"]) and results["rotation"]["slow0"]["trained"]["content_dependence"] is None
+    assert (
+        results["planes"] is None
+        and "ends before two chunks of 60" in (tmp_path / "out" / "index.html").read_text()
+    )
+    assert {"slow0", "head"} < set(results["rotation"]) and results["rotation"]["slow0"]["trained"][
+        "content_dependence"
+    ] is None
 
 
 def test_a_video_that_ends_before_its_first_chunk_is_not_taken_for_a_model_without_rotation(data, tmp_path):
@@ -353,17 +423,33 @@ def test_a_model_that_sees_pictures_is_inspected_from_pictures(tmp_path):
     folder, labels = tmp_path / "pictures", np.arange(20) // 10
     draft = VideoDraft(folder, "v", "frames")
     for label in labels:
-        draft.add_image(encode_jpeg(np.full((40, 40, 3), (200, 40, 40) if label else (40, 200, 40), dtype=np.uint8)))
+        draft.add_image(
+            encode_jpeg(np.full((40, 40, 3), (200, 40, 40) if label else (40, 200, 40), dtype=np.uint8))
+        )
     rows = np.arange(20)
-    entry = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
-    fields = {"format": FORMAT, "name": "pictures", "kind": "frames", "phases": ["green", "red"], "fps": "1", "source": "", "settings": {}}
+    entry = draft.commit(
+        SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"}
+    )
+    fields = {
+        "format": FORMAT,
+        "name": "pictures",
+        "kind": "frames",
+        "phases": ["green", "red"],
+        "fps": "1",
+        "source": "",
+        "settings": {},
+    }
     finish(folder, Manifest(**fields, splits={"own": {"train": ["v"]}}, videos={"v": entry}))
-    tiny_model(backbone=sm.ModelConfig.preset("tiny").backbone, d_feature=None, n_phases=2).save(tmp_path / "model")
+    tiny_model(backbone=sm.ModelConfig.preset("tiny").backbone, d_feature=None, n_phases=2).save(
+        tmp_path / "model"
+    )
     results = write_page(inspect_video(str(tmp_path / "model"), folder, "v", {}, None, "cpu"), tmp_path)
     assert len(results["planes"]["blocks"]) == 2 and (tmp_path / "out" / "figures" / "decay.svg").is_file()
 
 
-def test_a_recognizer_without_slow_paths_has_a_ribbon_beside_others_and_no_views_of_its_own(data, tmp_path, monkeypatch):
+def test_a_recognizer_without_slow_paths_has_a_ribbon_beside_others_and_no_views_of_its_own(
+    data, tmp_path, monkeypatch
+):
     tiny_model().save(tmp_path / "ours")
     tiny_model("without-z").save(tmp_path / "peer")
 
@@ -373,7 +459,10 @@ def test_a_recognizer_without_slow_paths_has_a_ribbon_beside_others_and_no_views
     monkeypatch.setattr(sm.SurgicalMamba, "in_pieces", peers_have_none)
     found = inspect_video(str(tmp_path / "ours"), data, "c", {"peer": str(tmp_path / "peer")}, None, "cpu")
     assert list(found.rows) == ["annotated", OWN, "peer"] and list(found.traces) == [OWN]
-    assert found.rows["peer"].tolist() == predict_video(sm.load(tmp_path / "peer"), found.video, CPU).phase.tolist()
+    assert (
+        found.rows["peer"].tolist()
+        == predict_video(sm.load(tmp_path / "peer"), found.video, CPU).phase.tolist()
+    )
     with pytest.raises(DataError, match=r"is no SurgicalMamba.*--with"):
         inspect_video(str(tmp_path / "peer"), data, "c", {}, None, "cpu")
 
@@ -388,7 +477,9 @@ def test_a_recognizer_without_slow_paths_has_a_ribbon_beside_others_and_no_views
         (["--video", "c", "--with", "x=absent"], 1, "absent does not exist"),
     ],
 )
-def test_mistakes_are_told_in_one_line_and_nothing_is_written(monkeypatch, capsys, data, tmp_path, more, code, message):
+def test_mistakes_are_told_in_one_line_and_nothing_is_written(
+    monkeypatch, capsys, data, tmp_path, more, code, message
+):
     tiny_model().save(tmp_path / "full")
     arguments = [tmp_path / "full", "--data", data, *more, "--out", tmp_path / "out"]
     ended, printed, complaint = call(monkeypatch, capsys, "inspect", *arguments)

@@ -1,4 +1,5 @@
-"""Closed forms, phases over time and the regime: answers by hand, of the paper, by integrals and of real annotations."""
+"""Closed forms, phases over time and the regime: answers by hand, of the paper, by integrals and of real
+annotations."""
 
 import json
 import math
@@ -64,12 +65,16 @@ def test_a_burst_of_width_w_gives_a_selectivity_of_at_most_exp_a_w():
 def test_the_rate_that_replaces_a_burst_suppresses_equally_at_that_age():
     a, mass, age = 0.05, 9.0, 30.0
     faster = closed.rate_without_bursts(a, mass, age)
-    assert math.exp(-2 * faster * age) == pytest.approx(closed.boundary_survival(a, mass) ** 2 * math.exp(-2 * a * age))
+    assert math.exp(-2 * faster * age) == pytest.approx(
+        closed.boundary_survival(a, mass) ** 2 * math.exp(-2 * a * age)
+    )
     assert closed.capacity_kept(mass, age) == pytest.approx(a / faster)
 
 
 def test_contrast_after_a_boundary_is_clearing_times_gain():
-    assert closed.contrast_after_boundary(0.1, 10.0, mean_squared_gain=4.0) == pytest.approx(math.exp(2.0) * 4.0)
+    assert closed.contrast_after_boundary(0.1, 10.0, mean_squared_gain=4.0) == pytest.approx(
+        math.exp(2.0) * 4.0
+    )
 
 
 def test_capacity_ratio_grows_with_the_spread_of_lengths_and_is_the_threshold_alone_without_spread():
@@ -92,8 +97,11 @@ def test_widest_falls_are_the_papers_bounds():
     assert closed.widest_cheap_fall(1.0) == pytest.approx(0.31, abs=5e-3)
     a = 0.05
     fall = closed.widest_fall(a)
-    assert 2 * math.exp(-a * closed.burst_mass(0, fall)) == pytest.approx(1)  # gain and decay cancel exactly there
-    # marginal cost after the boundary, 4 a sigma, equals the one before it, sqrt(pi / 2), at the cheaper bound
+    assert 2 * math.exp(-a * closed.burst_mass(0, fall)) == pytest.approx(
+        1
+    )  # gain and decay cancel exactly there
+    # marginal cost after the boundary, 4 a sigma, equals the one before it, sqrt(pi / 2), at the cheaper
+    # bound
     assert 4 * a * closed.widest_cheap_fall(a) == pytest.approx(math.sqrt(math.pi / 2))
 
 
@@ -105,7 +113,11 @@ def segments_of(video):
 
 
 def test_a_segment_runs_from_one_boundary_to_the_next_in_seconds():
-    assert segments_of(from_rows("v", np.array([0, 0, 0, 0, 2, 2, 1]), rows_per_s=2.0)) == [(0, 0.0, 2.0), (2, 2.0, 3.0), (1, 3.0, 3.5)]
+    assert segments_of(from_rows("v", np.array([0, 0, 0, 0, 2, 2, 1]), rows_per_s=2.0)) == [
+        (0, 0.0, 2.0),
+        (2, 2.0, 3.0),
+        (1, 3.0, 3.5),
+    ]
 
 
 def test_unlabelled_rows_end_no_segment_and_count_for_none_at_either_end_of_the_video():
@@ -126,19 +138,26 @@ def test_boundaries_are_where_training_sees_them(labels):
 def test_stretches_of_time_become_segments_and_gaps_belong_to_the_earlier(tmp_path):
     file = tmp_path / "op.csv"
     file.write_text("start,end,phase\n0:10,1:00,Open\n70,80,Open\n90.5,100,Close\n")
-    assert segments_of(from_stretches("op", read_segments(file, WORDS))) == [(0, 10.0, 90.5), (2, 90.5, 100.0)]
+    assert segments_of(from_stretches("op", read_segments(file, WORDS))) == [
+        (0, 10.0, 90.5),
+        (2, 90.5, 100.0),
+    ]
 
 
 def test_a_prepared_dataset_is_read_with_its_own_phases_and_rate(tmp_path):
     found = read_prepared(write_toy_dataset(tmp_path, {"all": {"train": list(LENGTHS)}}))
     assert (found.dataset, found.phases, len(found.videos)) == ("toy", ("x", "y", "z"), len(LENGTHS))
-    assert [float(video.length_s.sum()) for video in found.videos] == [float(length) for length in LENGTHS.values()]
+    assert [float(video.length_s.sum()) for video in found.videos] == [
+        float(length) for length in LENGTHS.values()
+    ]
     assert read_annotations(tmp_path, None, None).length_s.tolist() == found.length_s.tolist()
 
 
 def write(folder, name, frames, phases, header="Frame\tPhase\n"):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(header + "".join(f"{frame}\t{phase}\n" for frame, phase in zip(frames, phases, strict=True)))
+    (folder / name).write_text(
+        header + "".join(f"{frame}\t{phase}\n" for frame, phase in zip(frames, phases, strict=True))
+    )
 
 
 @pytest.mark.parametrize("step", [1, 25])
@@ -155,8 +174,14 @@ def test_a_given_rate_is_taken_and_a_rate_that_nothing_tells_is_assumed_and_said
     write(tmp_path, "op1.txt", range(6), [0, 0, 1, 1, 1, 2])
     (tmp_path / "phases.yaml").rename(tmp_path.parent / "own.yaml")
     own = str(tmp_path.parent / "own.yaml")
-    assert segments_of(read_annotations(tmp_path, own, 2.0).videos[0]) == [(0, 0.0, 1.0), (1, 1.0, 2.5), (2, 2.5, 3.0)]
-    assert read_annotations(tmp_path, own, None).clock == "1 rows per second, assumed; say otherwise with --fps"
+    assert segments_of(read_annotations(tmp_path, own, 2.0).videos[0]) == [
+        (0, 0.0, 1.0),
+        (1, 1.0, 2.5),
+        (2, 2.5, 3.0),
+    ]
+    assert (
+        read_annotations(tmp_path, own, None).clock == "1 rows per second, assumed; say otherwise with --fps"
+    )
 
 
 def test_a_folder_of_ones_own_without_videos_needs_no_further_word(tmp_path):
@@ -173,21 +198,30 @@ def test_a_folder_of_ones_own_without_videos_needs_no_further_word(tmp_path):
 def test_cataract_tables_alone_tell_lengths_and_rates(tmp_path):
     (tmp_path / "annotations.csv").write_text("VideoID;FrameNo;Phase\n7;50;1\n7;100;2\n")
     (tmp_path / "videos.csv").write_text("VideoID;Frames;FPS;Surgeon;Experience\n7;300;25;1;1\n")
-    assert segments_of(read_annotations(tmp_path, "cataract101", None).videos[0]) == [(0, 2.0, 4.0), (1, 4.0, 12.0)]
+    assert segments_of(read_annotations(tmp_path, "cataract101", None).videos[0]) == [
+        (0, 2.0, 4.0),
+        (1, 4.0, 12.0),
+    ]
     with pytest.raises(ConfigError, match=r"--fps 1 was given, but .* has its own rate"):
         read_annotations(tmp_path, "cataract101", 1.0)
 
 
 def test_plain_label_files_of_a_dataset_with_tables_are_read_as_evaluate_reads_them(tmp_path):
     write(tmp_path, "case_7.csv", range(4), [1, 1, 2, 2])
-    assert segments_of(read_annotations(tmp_path, "cataract101", 1.0).videos[0]) == [(0, 0.0, 2.0), (1, 2.0, 4.0)]
+    assert segments_of(read_annotations(tmp_path, "cataract101", 1.0).videos[0]) == [
+        (0, 0.0, 2.0),
+        (1, 2.0, 4.0),
+    ]
 
 
 def test_a_dataset_whose_recordings_differ_in_rate_asks_for_it(tmp_path):
     write(tmp_path, "Hei-Chole1_Annotation_Phase.csv", [], [], header="0,0\n1,1\n")
     with pytest.raises(DataError, match=r"heichole counts frames, and its recordings differ .* or --fps"):
         read_annotations(tmp_path, "heichole", None)
-    assert segments_of(read_annotations(tmp_path, "heichole", 50.0).videos[0]) == [(0, 0.0, 0.02), (1, 0.02, 0.04)]
+    assert segments_of(read_annotations(tmp_path, "heichole", 50.0).videos[0]) == [
+        (0, 0.0, 0.02),
+        (1, 0.02, 0.04),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +259,14 @@ TWO = dataset(video("a", (0, 100), (1, 1000), (2, 100)), video("b", (0, 100), (1
 def test_lengths_per_phase_and_overall_by_hand():
     regime = find_regime(TWO, Assumptions(quantile=0.1))
     work = regime.phases[1]
-    assert (work.name, work.segments, work.videos, work.mean, work.longest, work.shortest) == ("Work", 2, 2, 750.0, 1000.0, 500.0)
+    assert (work.name, work.segments, work.videos, work.mean, work.longest, work.shortest) == (
+        "Work",
+        2,
+        2,
+        750.0,
+        1000.0,
+        500.0,
+    )
     assert work.share_of_time == pytest.approx(1500 / 2100)
     assert regime.phases[0].segments == 3 and regime.boundaries == 5
     assert regime.overall.mean == pytest.approx(300) and regime.overall.median == 100.0
@@ -239,10 +280,14 @@ def test_the_equations_by_hand():
     assert regime.burst_width_s == 42 and regime.width_over_mean == pytest.approx(42 / 300)
     assert regime.burst_mass_s == pytest.approx(math.sqrt(math.pi / 2) * 14)
     least, most = regime.window_per_s
-    assert math.exp(-least * regime.burst_mass_s) == pytest.approx(math.exp(-2)) and most == pytest.approx(1 / 300)
+    assert math.exp(-least * regime.burst_mass_s) == pytest.approx(math.exp(-2)) and most == pytest.approx(
+        1 / 300
+    )
     fixed = regime.rates[2]
     assert fixed.per_s == pytest.approx(2 / 100)
-    assert fixed.widest_cheap_fall_s == pytest.approx(0.31 / 0.02, rel=0.02) and fixed.widest_fall_s == pytest.approx(0.55 / 0.02, rel=0.01)
+    assert fixed.widest_cheap_fall_s == pytest.approx(
+        0.31 / 0.02, rel=0.02
+    ) and fixed.widest_fall_s == pytest.approx(0.55 / 0.02, rel=0.01)
 
 
 def test_overlap_counts_stretches_between_two_boundaries_and_no_first_or_last_segment():
@@ -260,7 +305,9 @@ def test_time_in_bursts_counts_overlapping_bursts_once_and_stays_within_the_vide
     assert time_in_bursts([video("a", (0, 50), (1, 50))], rise=1, fall=1) == pytest.approx(6 / 100)
 
 
-@pytest.mark.parametrize(("gap", "rise", "fall"), [(30, 2.0, 12.0), (90, 10.0, 30.0), (200, 2.0, 12.0), (25, 7.0, 7.0)])
+@pytest.mark.parametrize(
+    ("gap", "rise", "fall"), [(30, 2.0, 12.0), (90, 10.0, 30.0), (200, 2.0, 12.0), (25, 7.0, 7.0)]
+)
 def test_the_floor_between_bursts_is_the_lowest_value_of_the_training_target(gap, rise, fall):
     fps = 50  # finely sampled, so that the lowest sample is near the lowest value
     labels = torch.arange(3).repeat_interleave(torch.tensor([200, gap, 200]) * fps)
@@ -283,7 +330,9 @@ def test_with_equal_lengths_the_bound_of_cheap_forgetting_rules_and_there_is_lit
     assert regime.spread == 1 and regime.verdict == "little to gain"
     assert regime.capacity_ratio == pytest.approx(math.log(10))
     assert "too alike in length" in verdict_sentences(regime)[0]
-    assert regime.suggested_fall_s == pytest.approx(60 / 3 * 6 / 7)  # room for a burst; 0.31 mu = 18.8 is more
+    assert regime.suggested_fall_s == pytest.approx(
+        60 / 3 * 6 / 7
+    )  # room for a burst; 0.31 mu = 18.8 is more
 
 
 def test_bursts_that_run_together_ask_for_narrower_ones_and_narrow_ones_fit():
@@ -311,15 +360,28 @@ def test_the_figure_shows_every_segment_and_where_the_set_and_suggested_widths_l
 
 def test_golden_numbers_of_the_real_annotations(real_data):
     cholec = find_regime(read_annotations(real_data("cholec80/labels"), "cholec80", None), Assumptions())
-    assert (cholec.videos, cholec.overall.segments, cholec.overall.low, cholec.overall.longest) == (39, 268, 47.0, 2558.0)
-    assert cholec.overall.mean == pytest.approx(344.18, abs=0.01) and cholec.width_over_mean == pytest.approx(0.122, abs=1e-3)
+    assert (cholec.videos, cholec.overall.segments, cholec.overall.low, cholec.overall.longest) == (
+        39,
+        268,
+        47.0,
+        2558.0,
+    )
+    assert cholec.overall.mean == pytest.approx(344.18, abs=0.01) and cholec.width_over_mean == pytest.approx(
+        0.122, abs=1e-3
+    )
     assert cholec.verdict == "fits" and cholec.overlapping == pytest.approx(2 / 190)
     assert (cholec.suggested_rise_s, cholec.suggested_fall_s) == pytest.approx((2.24, 13.43), abs=0.01)
 
-    cataract = find_regime(read_annotations(real_data("cataract101/annotations.csv").parent, "cataract101", None), Assumptions())
+    cataract = find_regime(
+        read_annotations(real_data("cataract101/annotations.csv").parent, "cataract101", None), Assumptions()
+    )
     assert (cataract.videos, cataract.overall.segments, cataract.overall.low) == (101, 1173, 9.12)
-    assert cataract.overall.mean == pytest.approx(42.08, abs=0.01) and cataract.width_over_mean == pytest.approx(0.998, abs=1e-3)
-    assert cataract.verdict == "fits with narrower bursts" and cataract.suggested_fall_s == pytest.approx(2.61, abs=0.01)
+    assert cataract.overall.mean == pytest.approx(
+        42.08, abs=0.01
+    ) and cataract.width_over_mean == pytest.approx(0.998, abs=1e-3)
+    assert cataract.verdict == "fits with narrower bursts" and cataract.suggested_fall_s == pytest.approx(
+        2.61, abs=0.01
+    )
 
 
 @pytest.fixture
@@ -333,15 +395,32 @@ def folder(tmp_path):
 
 def test_the_command_leaves_results_and_figure_and_refreshes_its_section(folder):
     out, page = folder / "out", folder / "results.md"
-    arguments = ["--labels", folder / "labels", "--phases", "cholec80", "--out", out, "--docs", page, "--json"]
+    arguments = [
+        "--labels",
+        folder / "labels",
+        "--phases",
+        "cholec80",
+        "--out",
+        out,
+        "--docs",
+        page,
+        "--json",
+    ]
     command = [sys.executable, "-m", "surgicalmamba", "regime", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert document == json.loads((out / "results.json").read_text())
-    assert document["overall"]["mean"] == pytest.approx(1040 / 3) and document["verdict"] == "fits" and document["command"]
+    assert (
+        document["overall"]["mean"] == pytest.approx(1040 / 3)
+        and document["verdict"] == "fits"
+        and document["command"]
+    )
     assert (out / "regime.png").stat().st_size > 10_000 and "<svg" in (out / "regime.svg").read_text()
-    assert "<!-- study regime cholec80 -->" in page.read_text() and "| CalotTriangleDissection | 1 | 1 | 86.5 |" in page.read_text()
+    assert (
+        "<!-- study regime cholec80 -->" in page.read_text()
+        and "| CalotTriangleDissection | 1 | 1 | 86.5 |" in page.read_text()
+    )
 
 
 @pytest.mark.parametrize(

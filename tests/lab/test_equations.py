@@ -69,8 +69,7 @@ def test_the_bounds_on_the_fall_that_the_page_names_are_those_of_the_code():
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert (
         f"a = {PLATEAU_RATE:g}, the bounds on sigma_R are 0.31 / a and 0.55 / a, {low:.1f} and {high:.1f} "
-        "frames"
-        in text
+        "frames" in text
     )
 
 

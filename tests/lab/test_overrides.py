@@ -170,6 +170,6 @@ def test_a_server_setting_given_twice_is_misuse(tmp_path):
     said = CliRunner().invoke(
         app, ["serve", "--config", str(tmp_path / "server.yaml"), "--port", "0", "port=8571"]
     )
-    assert said.exit_code == 2 and "port=8571 would compete with --port" in " ".join(
+    assert said.exit_code == 2 and "port=8571 and --port set the same value" in " ".join(
         said.output.replace("│", " ").split()
     )

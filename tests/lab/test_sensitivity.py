@@ -31,7 +31,9 @@ def test_around_the_papers_defaults_each_sweep_turns_one_thing():
         "blocks": [1, 2, 3, 4, 5, 6],
         "angle": [0.005, 0.05, 0.3, 1.0],
     }
-    assert all(by_value[KNOBS[name].value(paper.network)].config == paper for name, by_value in systems.items())
+    assert all(
+        by_value[KNOBS[name].value(paper.network)].config == paper for name, by_value in systems.items()
+    )
     turned = systems["rank"][8].config.network
     assert {path.rotation.rank for path in turned.paths().values()} == {8}
     turned = systems["chunk"][32].config.network
@@ -43,7 +45,9 @@ def test_around_the_papers_defaults_each_sweep_turns_one_thing():
     turned = systems["chunk"][16].config.network
     assert turned.head.path.chunk_len == 32  # the head's chunk is a setting of its own
     assert {path.d_state for path in systems["state"][128].config.network.paths().values()} == {128}
-    assert {path.rotation.theta_init for path in systems["angle"][0.3].config.network.paths().values()} == {0.3}
+    assert {path.rotation.theta_init for path in systems["angle"][0.3].config.network.paths().values()} == {
+        0.3
+    }
     assert systems["angle"][0.3].name == "theta0.3"
     assert systems["blocks"][3].config.network.with_(n_blocks=4) == paper.network
 

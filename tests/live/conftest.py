@@ -1,4 +1,5 @@
-"""Small recognizers for live sessions: one that takes pictures, one that takes vectors. Every part of them matters."""
+"""Small recognizers for live sessions: one that takes pictures, one that takes vectors. Every part of them
+matters."""
 
 import numpy as np
 import pytest
@@ -20,7 +21,13 @@ PHASES = ("setup", "work", "close")
 
 def build(seed=0, **changes):
     """Clips of 20 frames; chunks of 8, 6 and 5."""
-    sizes = {"d_state": 6, "d_head": 8, "rotation": RotationConfig(rank=2, d_hidden=8, theta_init=0.7), "dt_min": 0.003, "dt_max": 0.05}
+    sizes = {
+        "d_state": 6,
+        "d_head": 8,
+        "rotation": RotationConfig(rank=2, d_hidden=8, theta_init=0.7),
+        "dt_min": 0.003,
+        "dt_max": 0.05,
+    }
     slow = PathConfig(chunk_len=8, intensity=IntensityConfig(intensity_init=0.4, memory=(3, 20)), **sizes)
     block = BlockConfig(slow=slow, fast=PathConfig(chunk_len=6, **sizes))
     base = {"n_phases": 3, "phases": PHASES, "d_model": 16, "n_blocks": 2, "clip_len": 20, "block": block}

@@ -1,4 +1,5 @@
-"""One estimate, many forms: each is written and read back without loss, and old forms are read with defaults."""
+"""One estimate, many forms: each is written and read back without loss, and old forms are read with
+defaults."""
 
 import json
 import sqlite3

@@ -1,4 +1,5 @@
-"""Fitting the output stage: known temperatures are found, transitions are counts, and only what helps is kept."""
+"""Fitting the output stage: known temperatures are found, transitions are counts, and only what helps is
+kept."""
 
 import json
 import subprocess
@@ -115,7 +116,8 @@ def test_a_filter_that_does_not_help_is_left_out():
 
 
 def test_measurements_by_hand():
-    """Two frames: right with 0.8, wrong with 0.6 (truth got 0.4). Calibration: |1 - 0.8| / 2 + |0 - 0.6| / 2 = 0.4."""
+    """Two frames: right with 0.8, wrong with 0.6 (truth got 0.4). Calibration:
+    |1 - 0.8| / 2 + |0 - 0.6| / 2 = 0.4."""
     video = Video(np.log([[0.8, 0.2], [0.6, 0.4]]), np.array([0, 1]))
     found = measure([np.exp(video.log_p)], [video], 1.0)
     assert found["accuracy"] == pytest.approx(50) and found["nll"] == pytest.approx(

@@ -29,7 +29,8 @@ def test_a_temperature_of_two_halves_the_logits():
 def test_two_frames_of_the_filter_by_hand():
     """Evidence p / prior: (0.5/0.5, 0.5/0.5) = (1, 1), then (0.2/0.5, 0.8/0.5) = (0.4, 1.6).
 
-    First belief = start = (0.9, 0.1). Expected: (0.9*0.7 + 0.1*0, 0.9*0.3 + 0.1*1) = (0.63, 0.37). Times evidence: (0.252, 0.592)."""
+    First belief = start = (0.9, 0.1). Expected: (0.9*0.7 + 0.1*0, 0.9*0.3 + 0.1*1) = (0.63, 0.37). Times
+    evidence: (0.252, 0.592)."""
     phases = ForwardFilter(start=(0.9, 0.1), transitions=((0.7, 0.3), (0.0, 1.0)), prior=(0.5, 0.5))
     first = phases.step(np.array([0.5, 0.5]), None)
     np.testing.assert_allclose(first, [0.9, 0.1])

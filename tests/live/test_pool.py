@@ -30,7 +30,8 @@ def same(estimates, expected):
     np.testing.assert_allclose([e.intensity for e in estimates], [e.intensity for e in expected], atol=1e-5)
 
 
-# A failure is not shrunk: a hundred model calls per example make that take minutes, and the example found is readable.
+# A failure is not shrunk: a hundred model calls per example make that take minutes, and the example found is
+# readable.
 @settings(
     max_examples=25,
     deadline=None,
@@ -39,7 +40,8 @@ def same(estimates, expected):
 )
 @given(data=st.data())
 def test_streams_that_come_and_go_are_as_if_alone(feature_model, engine, data):
-    """Random joins, leaves, snapshots and moves, gaps and bad frames; every stream against a session of its own."""
+    """Random joins, leaves, snapshots and moves, gaps and bad frames; every stream against a session of its
+    own."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     pool, alone, heard, expected, clock = sm.SessionPool(engine, capacity=4, queue_len=64), {}, {}, {}, {}
     for turn in range(data.draw(st.integers(5, 40))):
@@ -210,7 +212,8 @@ def test_mistakes_are_answered_in_one_line(engine, vectors):
 
 
 def test_streams_may_be_fed_opened_and_closed_from_other_threads(feature_model, engine, vectors):
-    """Four feeders against a ticking thread: every stream hears all of its frames, in order, with its own numbers."""
+    """Four feeders against a ticking thread: every stream gets all of its frames, in order, with its own
+    numbers."""
     pool, features, heard = sm.SessionPool(engine, capacity=4, queue_len=100), vectors(30), {}
     torch.set_num_threads(1)
 

@@ -1,4 +1,5 @@
-"""Streaming a recording is predicting it: real files, through `prepare` and `predict` on one side and a session on the other."""
+"""Streaming a recording is predicting it: real files, through `prepare` and `predict` on one side and a
+session on the other."""
 
 from fractions import Fraction
 
@@ -22,11 +23,18 @@ from surgicalmamba.train.run import fit_network
 
 
 def scene(second, height=120, width=192):
-    """A round view on black with shapes that move, so that the margin cut finds another box from time to time."""
+    """A round view on black with shapes that move, so that the margin cut finds another box from time to
+    time."""
     rgb = np.zeros((height, width, 3), np.uint8)
     centre = (width // 2 + int(6 * np.sin(second)), height // 2)
     cv2.circle(rgb, centre, 52, (150, 60 + int(40 * np.cos(second / 3)), 50), -1)
-    cv2.line(rgb, centre, (centre[0] + int(45 * np.cos(second)), centre[1] + int(45 * np.sin(second))), (210, 210, 220), 7)
+    cv2.line(
+        rgb,
+        centre,
+        (centre[0] + int(45 * np.cos(second)), centre[1] + int(45 * np.sin(second))),
+        (210, 210, 220),
+        7,
+    )
     return rgb
 
 
@@ -74,14 +82,18 @@ def test_a_streamed_recording_gives_what_predict_gives_on_the_prepared_dataset(p
     folder, dataset, model = prepared
     expected = predict_video(model, dataset.videos[name], torch.device("cpu"))
     assert len(expected.frame) >= 15
-    source = open_source(str(folder / "source" / f"{name}.mp4"), model.config.preprocess.sampling, Fraction(1))
+    source = open_source(
+        str(folder / "source" / f"{name}.mp4"), model.config.preprocess.sampling, Fraction(1)
+    )
     session, frames, estimates = sm.Session(model), [], []
     for frame in source.frames:
         frames.append(frame.index)
         estimates.append(session.push(frame.rgb))
     assert frames == expected.frame.tolist()
     np.testing.assert_allclose([e.probabilities for e in estimates], expected.probabilities, atol=1e-4)
-    np.testing.assert_allclose(np.log([e.probabilities for e in estimates]), np.log(expected.probabilities), atol=1e-4)
+    np.testing.assert_allclose(
+        np.log([e.probabilities for e in estimates]), np.log(expected.probabilities), atol=1e-4
+    )
     np.testing.assert_allclose([e.intensity for e in estimates], expected.intensity, atol=1e-4)
 
 
@@ -101,7 +113,9 @@ def test_without_the_loss_of_the_stored_jpeg_the_answers_differ(prepared):
     """The tolerance above is tight enough to notice it."""
     folder, dataset, model = prepared
     expected = predict_video(model, dataset.videos["pal"], torch.device("cpu"))
-    lossless = sm.SurgicalMamba(model.config.with_(preprocess=model.config.preprocess.with_(jpeg_quality=None))).eval()
+    lossless = sm.SurgicalMamba(
+        model.config.with_(preprocess=model.config.preprocess.with_(jpeg_quality=None))
+    ).eval()
     lossless.load_state_dict(model.state_dict())
     session = sm.Session(lossless)
     source = open_source(str(folder / "source" / "pal.mp4"), model.config.preprocess.sampling, Fraction(1))
@@ -112,9 +126,17 @@ def test_without_the_loss_of_the_stored_jpeg_the_answers_differ(prepared):
 def test_a_training_run_writes_down_how_its_pictures_were_prepared(prepared, tmp_path):
     folder, _, model = prepared
     assert model.config.preprocess == PreprocessConfig()
-    request = Request("custom", folder / "source", tmp_path / "other", fps=Fraction(1, 2), preprocess=Preprocess("none", 100))
+    request = Request(
+        "custom",
+        folder / "source",
+        tmp_path / "other",
+        fps=Fraction(1, 2),
+        preprocess=Preprocess("none", 100),
+    )
     assert not prepare(request).failures
-    config = fit_network(TrainConfig(recognizer=dict(model.config)), PreparedDataset.open(tmp_path / "other")).network
+    config = fit_network(
+        TrainConfig(recognizer=dict(model.config)), PreparedDataset.open(tmp_path / "other")
+    ).network
     expected = PreprocessConfig(box="none", size=100, fps="1/2")
     assert config.preprocess == expected and expected.rate == Fraction(1, 2)
     sm.SurgicalMamba(config).save(tmp_path / "model")
@@ -133,7 +155,17 @@ def frames_of(source):
 def test_a_recording_slower_than_the_model_shows_its_pictures_again(prepared, tmp_path):
     file = write_video(tmp_path / "slow.mp4", np.arange(5) * 2.0, Fraction(1, 2))
     found = frames_of(open_source(str(file), "auto", Fraction(1)))
-    assert [(f.index, f.time_s) for f in found] == [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5), (3, 6), (3, 7), (4, 8)]
+    assert [(f.index, f.time_s) for f in found] == [
+        (0, 0),
+        (0, 1),
+        (1, 2),
+        (1, 3),
+        (2, 4),
+        (2, 5),
+        (3, 6),
+        (3, 7),
+        (4, 8),
+    ]
 
 
 def test_a_folder_of_images_is_a_recording(tmp_path):

@@ -1,4 +1,5 @@
-"""The loop of the stream verb: nothing is lost from what waits, and only the newest is kept of what does not."""
+"""The loop of the stream verb: nothing is lost from what waits, and only the newest is kept of what does
+not."""
 
 import json
 import signal

@@ -1,4 +1,5 @@
-"""Live sessions: the model's numbers at the model's rate, and a stated answer to everything that is no picture."""
+"""Live sessions: the model's numbers at the model's rate, and a stated answer to everything that is no
+picture."""
 
 import json
 
@@ -14,7 +15,7 @@ from surgicalmamba.live.track import PictureMaker
 
 
 def probabilities(model, features):
-    """What the model says about a whole clip of vectors."""
+    """The model's output for a whole clip of vectors."""
     with torch.no_grad():
         return torch.softmax(
             model.forward_features(torch.from_numpy(features)[None]).logits[0].double(), -1

@@ -55,7 +55,8 @@ def test_a_snapshot_of_a_session_before_its_first_frame_is_a_new_session(feature
 
 
 def test_a_snapshot_of_the_papers_model_is_a_few_megabytes():
-    """Sizes do not depend on weights: 4 blocks with a slow and a fast path and a head, 24 heads of 64 x 64 floats each."""
+    """Sizes do not depend on weights: 4 blocks with a slow and a fast path and a head, 24 heads of 64 x 64
+    floats each."""
     paths = 4 * 2 + 1
     expected = paths * (24 * 64 * 64 + 3 * 1536 + 24 * 64) * 4
     with torch.device("meta"):

@@ -131,7 +131,9 @@ def test_a_network_without_chunks_has_no_pieces_no_rotators_and_no_shards():
     lstm = sm.build("lstm", feature_width=4, n_phases=3, d_hidden=8)
     assert lstm.in_pieces() is None and lstm.rotators() == {}
     assert lstm.config.snapshot_frames == 64 and not any(lstm.config.closes_after(n) for n in range(1, 300))
-    with pytest.raises(ConfigError, match="distributed=shard cannot split lstm; train it with distributed=replicate"):
+    with pytest.raises(
+        ConfigError, match="distributed=shard cannot split lstm; train it with distributed=replicate"
+    ):
         lstm.shard_units()
 
 
@@ -142,6 +144,10 @@ def test_surgicalmamba_names_its_rotators_its_shards_and_the_frames_that_close_a
     assert list(model.rotators()) == ["slow0", "slow1", "fast0", "fast1", "head"]
     assert config.snapshot_frames == 64
     closing = {n for n in range(1, 201) if config.closes_after(n)}
-    slow = {64, 128, 192}  # chunks of 64 frames over the procedure; fast paths and head begin again every 100 frames
+    slow = {
+        64,
+        128,
+        192,
+    }  # chunks of 64 frames over the procedure; fast paths and head begin again every 100 frames
     fast, head = {64, 164}, {32, 64, 96, 132, 164, 196}
     assert config.head.path.chunk_len == 32 and closing == slow | fast | head

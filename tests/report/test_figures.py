@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from eval.vectors import seq
+from surgicalmamba.eval.frame import reliability
 from surgicalmamba.eval.pairs import make_pair
-from surgicalmamba.eval.probabilities import reliability
 from surgicalmamba.report.colours import colour, hatch
 from surgicalmamba.report.figures import draw_confusion, draw_latency, draw_reliability, draw_ribbons
 
@@ -20,16 +20,23 @@ def spans(axes):
 
 def test_ribbons_show_truth_above_prediction_and_the_errors_above_the_prediction():
     video = make_pair("v", seq((0, 60), (1, 120)), seq((0, 90), (1, 90)), 3)
-    (axes,) = draw_ribbons({"annotated": video.truth, "predicted": video.predicted}, NAMES, fps=1, title="v").axes
+    (axes,) = draw_ribbons(
+        {"annotated": video.truth, "predicted": video.predicted}, NAMES, fps=1, title="v"
+    ).axes
     assert {(0, 1, -0.36), (1, 3, -0.36)} <= set(spans(axes))  # annotated
     assert {(0, 1.5, -1.36), (1.5, 3, -1.36)} <= set(spans(axes))  # predicted
     assert (1, 1.5, -0.61) in spans(axes)  # the half minute of errors
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["Open", "Work"]  # phases of this video only
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "Open",
+        "Work",
+    ]  # phases of this video only
 
 
 def test_ribbons_leave_unlabelled_rows_white_and_without_errors():
     video = make_pair("v", seq((-1, 60), (1, 60)), seq((0, 60), (1, 60)), 3)
-    (axes,) = draw_ribbons({"annotated": video.truth, "predicted": video.predicted}, NAMES, fps=1, title="v").axes
+    (axes,) = draw_ribbons(
+        {"annotated": video.truth, "predicted": video.predicted}, NAMES, fps=1, title="v"
+    ).axes
     assert [span for span in spans(axes) if span[2] == -0.36] == [(1, 2, -0.36)]
     assert [span for span in spans(axes) if span[2] in (-0.61, 0.39)] == []
 

@@ -15,7 +15,9 @@ from surgicalmamba.eval.protocols import score_runs
 from surgicalmamba.eval.score import Settings
 from surgicalmamba.report.page import write_report
 
-NAMES = tuple(f"Phase <{letter}>" for letter in "abcdefghi")  # more phases than colours, and characters that HTML must not see
+NAMES = tuple(
+    f"Phase <{letter}>" for letter in "abcdefghi"
+)  # more phases than colours, and characters that HTML must not see
 
 
 def evaluation(probabilities):
@@ -25,7 +27,11 @@ def evaluation(probabilities):
         truth = np.repeat(np.arange(9), 20)
         predicted = np.roll(truth, 2)
         predicted[:wrong] = 8
-        table = (0.9 * np.eye(9)[predicted] + 0.1 * generator.dirichlet(np.ones(9), size=180)) if probabilities else None
+        table = (
+            (0.9 * np.eye(9)[predicted] + 0.1 * generator.dirichlet(np.ones(9), size=180))
+            if probabilities
+            else None
+        )
         videos.append(make_pair(f"video {index}", truth, predicted, 9, table))
     settings = Settings(NAMES)
     report = score_runs([videos], settings, ["all"])
@@ -84,7 +90,16 @@ def test_names_are_escaped_and_notes_shown(report):
 
 def test_every_protocol_stands_with_its_settings(report):
     _, html = report
-    for name in ("strict", "strict-b", "paper", "framewise", "relaxed-symmetric", "segmental", "map", "calibration"):
+    for name in (
+        "strict",
+        "strict-b",
+        "paper",
+        "framewise",
+        "relaxed-symmetric",
+        "segmental",
+        "map",
+        "calibration",
+    ):
         assert f"<h2>{name}</h2>" in html
     assert html.count("1 row/s") >= 8
     assert "relaxed-published: not computed" in html
@@ -93,8 +108,19 @@ def test_every_protocol_stands_with_its_settings(report):
 def test_figures_are_written_as_png_and_svg_and_are_not_blank(report):
     page, _ = report
     figures = page.parent / "figures"
-    stems = {"confusion", "latency", "reliability", "timeline-video-0", "timeline-video-1", "timeline-video-2"}
-    assert {path.stem for path in figures.glob("*.png")} == {path.stem for path in figures.glob("*.svg")} == stems
+    stems = {
+        "confusion",
+        "latency",
+        "reliability",
+        "timeline-video-0",
+        "timeline-video-1",
+        "timeline-video-2",
+    }
+    assert (
+        {path.stem for path in figures.glob("*.png")}
+        == {path.stem for path in figures.glob("*.svg")}
+        == stems
+    )
     for path in figures.glob("*.png"):
         pixels = imread(path)[..., :3]
         assert min(pixels.shape[:2]) > 200

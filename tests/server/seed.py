@@ -10,7 +10,8 @@ from surgicalmamba.server.record import Change, Ending, SessionInfo, Store, segm
 
 
 def made_up_rows(n, fps=1.0, seed=3):
-    """`n` estimates that follow a script: sure inside phases, unsure and of high intensity around their changes."""
+    """`n` estimates that follow a script: sure inside phases, unsure and of high intensity around their
+    changes."""
     script = operation(seed, 0, short=False, fps=1).procedure.phase_per_frame()
     phases = script[np.linspace(0, len(script) - 1, n).astype(int)]
     rng = np.random.default_rng(seed)
@@ -24,18 +25,27 @@ def made_up_rows(n, fps=1.0, seed=3):
     intensity = np.clip(0.04 + 0.85 * near + rng.normal(0, 0.02, n), 0, 1).tolist()
     newest = shares.argmax(axis=1).tolist()
     made = [
-        PhaseEstimate(i, i, i / fps, newest[i], PHASE_NAMES[newest[i]], tuple(shares[i].tolist()), intensity[i])
+        PhaseEstimate(
+            i, i, i / fps, newest[i], PHASE_NAMES[newest[i]], tuple(shares[i].tolist()), intensity[i]
+        )
         for i in range(n)
     ]
     return [ServedEstimate.of(estimate, row=i, frame=i) for i, estimate in enumerate(made)]
 
 
 def seed_session(folder, fingerprint, name, n, fps=1.0, is_finished=False, seed=3, key=None):
-    """Put a session with `n` estimates on record, as a server that was killed, or that finished it, would have left it."""
+    """Put a session with `n` estimates on record, as a server that was killed, or that finished it, would
+    have left it."""
     key = key or f"{abs(hash((name, seed))) % 16**16:016x}"
-    info = SessionInfo(key, name, time.time() - n / fps, f"{fps:g}", PHASE_NAMES, fingerprint, "drop", None, {"room": name})
+    info = SessionInfo(
+        key, name, time.time() - n / fps, f"{fps:g}", PHASE_NAMES, fingerprint, "drop", None, {"room": name}
+    )
     rows = made_up_rows(n, fps, seed)
-    ending = Ending(time.time(), "", n, 0, segments_of((row.phase, row.time_s) for row in rows)) if is_finished else None
+    ending = (
+        Ending(time.time(), "", n, 0, segments_of((row.phase, row.time_s) for row in rows))
+        if is_finished
+        else None
+    )
     store = Store(folder)
     store.write([Change(key, created=info, rows=tuple(rows), durable=n - 1, ending=ending)])
     store.close()

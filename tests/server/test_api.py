@@ -1,4 +1,4 @@
-"""Every endpoint and every role; what the guard lets pass; what the record says."""
+"""Every endpoint and every role; what the guard accepts; what the record contains."""
 
 import asyncio
 import dataclasses
@@ -41,7 +41,13 @@ PUBLIC = {("GET", "/healthz"), ("GET", "/readyz")}
 
 def make_app(model, folder, **settings):
     tokens = [{"name": role, "role": role, "sha256": hash_token(token)} for role, token in TOKENS.items()]
-    usual = {"data": folder, "tokens": tokens, "demo": True, "commit_ms": 10, "limits": LimitsConfig(requests_per_s=10_000)}
+    usual = {
+        "data": folder,
+        "tokens": tokens,
+        "demo": True,
+        "commit_ms": 10,
+        "limits": LimitsConfig(requests_per_s=10_000),
+    }
     return create_app(Service(ServeConfig(**{**usual, **settings}), EagerEngine(model), "small", None))
 
 
@@ -75,7 +81,9 @@ def push(client, session, pictures, start=0):
 
 def test_the_role_table_names_every_endpoint_there_is(client):
     paths = client.app.openapi()["paths"]
-    assert {(method.upper(), path) for path, methods in paths.items() for method in methods} == set(ENDPOINTS) | PUBLIC
+    assert {(method.upper(), path) for path, methods in paths.items() for method in methods} == set(
+        ENDPOINTS
+    ) | PUBLIC
 
 
 @pytest.mark.parametrize("role", [None, "wrong-token-that-nobody-has", *ROLES])
@@ -98,7 +106,9 @@ def test_each_endpoint_lets_its_role_and_those_above_pass_and_nobody_else(client
         client.delete(f"/v1/sessions/{answer.json()['id']}", headers=bearer("admin"))
 
 
-@pytest.mark.parametrize(("role", "status"), [(None, 401), ("wrong-token-that-nobody-has", 401), ("viewer", 403)])
+@pytest.mark.parametrize(
+    ("role", "status"), [(None, 401), ("wrong-token-that-nobody-has", 401), ("viewer", 403)]
+)
 def test_frames_are_not_taken_from_a_viewer_or_a_stranger(client, role, status):
     from starlette.testclient import WebSocketDenialResponse
 
@@ -114,7 +124,10 @@ def test_frames_for_a_session_that_is_not_there_are_refused(client):
     from starlette.testclient import WebSocketDenialResponse
 
     path = f"/v1/sessions/{'0' * 16}/frames"
-    with pytest.raises(WebSocketDenialResponse) as denied, client.websocket_connect(path, headers=bearer("operator")):
+    with (
+        pytest.raises(WebSocketDenialResponse) as denied,
+        client.websocket_connect(path, headers=bearer("operator")),
+    ):
         pass
     assert denied.value.status_code == 404
 
@@ -127,7 +140,12 @@ def test_a_session_from_its_creation_to_its_export(client, pictures):
     assert all({"acknowledged", "durable", "keep_from"} <= set(message) for message in messages)
     assert messages[-1]["acknowledged"] == messages[-1]["durable"] == 11 and messages[-1]["keep_from"] == 8
     view = client.post(f"/v1/sessions/{session}/finish", headers=bearer("operator")).json()
-    assert (view["life"], view["rows"], view["durable"], view["metadata"]["room"]) == ("finished", 12, 11, "OR 4")
+    assert (view["life"], view["rows"], view["durable"], view["metadata"]["room"]) == (
+        "finished",
+        12,
+        11,
+        "OR 4",
+    )
     again = client.post(f"/v1/sessions/{session}/finish", headers=bearer("operator")).json()
     assert again == view
     export = client.get(f"/v1/sessions/{session}/export.json", headers=bearer("viewer")).json()
@@ -155,7 +173,12 @@ def test_estimates_come_by_column_and_by_page(client, pictures):
     session = create(client)
     push(client, session, pictures[:6])
     page = client.get(f"/v1/sessions/{session}/estimates?after=1&limit=3", headers=bearer("viewer")).json()
-    assert (page["row"], page["time_s"], page["is_complete"], page["probabilities"]) == ([2, 3, 4], [2.0, 3.0, 4.0], False, None)
+    assert (page["row"], page["time_s"], page["is_complete"], page["probabilities"]) == (
+        [2, 3, 4],
+        [2.0, 3.0, 4.0],
+        False,
+        None,
+    )
 
 
 def test_estimates_have_a_column_for_every_field_but_the_name():
@@ -170,12 +193,15 @@ def test_the_large_columns_are_sent_on_request(client, pictures):
         client.get(f"/v1/sessions/{session}/estimates{query}", headers=bearer("viewer")).json()
         for query in ("", "?probabilities=true")
     )
-    assert brief["probabilities"] is brief["counts"] is None and brief["quality"] == full["quality"] == ["ok", "ok"]
+    assert brief["probabilities"] is brief["counts"] is None and brief["quality"] == full["quality"] == [
+        "ok",
+        "ok",
+    ]
     assert len(full["probabilities"][1]) == 7 and full["counts"] == [{}, {}]
 
 
 class SilentSocket:
-    """A client that is connected and says nothing."""
+    """A client that is connected and sends nothing."""
 
     async def send_text(self, _text):
         pass
@@ -227,14 +253,19 @@ def test_no_path_from_the_network_reaches_the_file_system(client, session):
     for path in (f"/v1/sessions/{session}", f"/v1/sessions/{session}/export.csv", f"/{session}"):
         answer = client.get(path, headers=bearer("admin"))
         assert answer.status_code in (404, 422)
-    source = client.post("/v1/sessions", json={"name": "a", "source": "/etc/passwd"}, headers=bearer("operator"))
+    source = client.post(
+        "/v1/sessions", json={"name": "a", "source": "/etc/passwd"}, headers=bearer("operator")
+    )
     assert source.status_code == 409 and "no source" in source.json()["detail"]
 
 
 def test_every_answer_carries_a_strict_content_security_policy(client):
     for path in ("/", "/page.js", "/page.css", "/healthz", "/v1/about", "/nowhere"):
         headers = client.get(path).headers
-        assert "default-src 'none'" in headers["content-security-policy"] and "unsafe" not in headers["content-security-policy"]
+        assert (
+            "default-src 'none'" in headers["content-security-policy"]
+            and "unsafe" not in headers["content-security-policy"]
+        )
         assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
 
 
@@ -244,7 +275,10 @@ def test_a_page_of_another_origin_may_not_write_or_connect(client):
     foreign = {**bearer("operator"), "Origin": "https://evil.example"}
     assert client.post("/v1/sessions", json={"name": "a"}, headers=foreign).status_code == 403
     session = create(client)
-    with pytest.raises(WebSocketDenialResponse) as denied, client.websocket_connect(f"/v1/sessions/{session}/frames", headers=foreign):
+    with (
+        pytest.raises(WebSocketDenialResponse) as denied,
+        client.websocket_connect(f"/v1/sessions/{session}/frames", headers=foreign),
+    ):
         pass
     assert denied.value.status_code == 403
     own = {**bearer("operator"), "Origin": "http://testserver"}
@@ -282,9 +316,15 @@ def test_metrics_are_prometheus_text_that_counts(client, pictures):
     text = client.get("/metrics", headers=bearer("viewer")).text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values["surgicalmamba_estimates_total"]) >= 3
-    assert float(values['surgicalmamba_latency_seconds_bucket{le="+Inf"}']) == float(values["surgicalmamba_latency_seconds_count"]) >= 3
+    assert (
+        float(values['surgicalmamba_latency_seconds_bucket{le="+Inf"}'])
+        == float(values["surgicalmamba_latency_seconds_count"])
+        >= 3
+    )
     assert float(values["surgicalmamba_degraded"]) == 0
-    assert 50e6 < float(values["surgicalmamba_memory_bytes"]) <= float(values["surgicalmamba_peak_memory_bytes"])
+    assert (
+        50e6 < float(values["surgicalmamba_memory_bytes"]) <= float(values["surgicalmamba_peak_memory_bytes"])
+    )
     assert all(line.startswith(("# HELP", "# TYPE", "surgicalmamba_")) for line in text.splitlines())
 
 

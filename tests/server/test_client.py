@@ -57,7 +57,9 @@ def test_viewers_follow_by_server_sent_events_and_miss_nothing(server, pictures)
     heard = []
 
     def follow():
-        with urllib.request.urlopen(f"{server.url}/v1/sessions/{remote.id}/events?after=1", timeout=30) as stream:
+        with urllib.request.urlopen(
+            f"{server.url}/v1/sessions/{remote.id}/events?after=1", timeout=30
+        ) as stream:
             for line in stream:
                 if line.startswith(b"data: "):
                     heard.append(json.loads(line[6:]))
@@ -119,7 +121,15 @@ def test_a_recording_is_streamed_to_a_server_by_the_command(server, tmp_path):
 
     op = operation(2, 0, short=True, fps=2)
     encode(tmp_path / "case.mp4", (op.renderer.frame(i) for i in range(16)), 2)
-    arguments = ["stream", str(tmp_path / "case.mp4"), "--server", server.url, "--out", str(tmp_path / "case.csv"), "--json"]
+    arguments = [
+        "stream",
+        str(tmp_path / "case.mp4"),
+        "--server",
+        server.url,
+        "--out",
+        str(tmp_path / "case.csv"),
+        "--json",
+    ]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
@@ -133,7 +143,10 @@ def test_a_frame_after_the_end_is_refused(server, pictures):
 
     remote = sm.Client(server.url).create("Room 7")
     remote.finish()
-    with pytest.raises(InvalidStatus) as refused, connect(f"ws{server.url[4:]}/v1/sessions/{remote.id}/frames") as connection:
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(f"ws{server.url[4:]}/v1/sessions/{remote.id}/frames") as connection,
+    ):
         connection.send(pack_frame(0, None, pictures[0]))
     assert refused.value.response.status_code == 409
 

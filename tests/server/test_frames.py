@@ -26,7 +26,9 @@ def refusal_of(data, kind):
 def png_header(width, height):
     chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = b"IDAT" + zlib.compress(b"\0" * 100)
-    pieces = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in (chunk, body, b"IEND")]
+    pieces = [
+        struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in (chunk, body, b"IEND")
+    ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(pieces)
 
 

@@ -42,7 +42,9 @@ def test_the_numbers_are_those_of_the_plain_engine(model):
 
 def test_pictures_are_encoded_the_same_in_any_company(model):
     engine = FixedLanes(EagerEngine(model), 4)
-    frames = torch.randint(0, 255, (5, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    frames = torch.randint(
+        0, 255, (5, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(3)
+    )
     together = engine.encode(frames)
     assert all(torch.equal(engine.encode(frames[i : i + 1])[0], together[i]) for i in range(5))
 
@@ -58,4 +60,9 @@ def test_a_dropped_picture_counts_as_late_in_the_pool(model):
     pool.push_late("a", 1.0)
     pool.push("a", picture // 2, 2.0)
     estimate = pool.tick().estimates["a"]
-    assert (estimate.frame_index, estimate.tick, estimate.counts.late, estimate.counts.missing) == (1, 2, 1, 0)
+    assert (estimate.frame_index, estimate.tick, estimate.counts.late, estimate.counts.missing) == (
+        1,
+        2,
+        1,
+        0,
+    )

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surgicalmamba.errors import InputError
-from surgicalmamba.server.wire import ENVELOPE_BYTES, Marks, Progress, Reason, RefusalError, pack_frame, to_json, unpack_frame
+from surgicalmamba.server.wire import (
+    ENVELOPE_BYTES,
+    Marks,
+    Progress,
+    Reason,
+    RefusalError,
+    pack_frame,
+    to_json,
+    unpack_frame,
+)
 
 JPEG = b"\xff\xd8rest"
 
@@ -21,10 +30,19 @@ def test_the_envelope_is_24_bytes_in_the_documented_order():
     assert ENVELOPE_BYTES == 24
 
 
-@given(st.integers(0, 2**53 - 1), st.none() | st.floats(allow_nan=False, allow_infinity=False), st.binary(max_size=50))
+@given(
+    st.integers(0, 2**53 - 1),
+    st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    st.binary(max_size=50),
+)
 def test_what_is_packed_is_unpacked(index, time_s, rest):
     frame = unpack_frame(pack_frame(index, time_s, b"\x89PNG\r\n\x1a\n" + rest))
-    assert (frame.index, frame.time_s, frame.kind, frame.data) == (index, time_s, "png", b"\x89PNG\r\n\x1a\n" + rest)
+    assert (frame.index, frame.time_s, frame.kind, frame.data) == (
+        index,
+        time_s,
+        "png",
+        b"\x89PNG\r\n\x1a\n" + rest,
+    )
 
 
 def envelope(magic=b"SMFR", version=1, kind=1, zero=0, index=0, time_s=0.0):

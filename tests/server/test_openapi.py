@@ -1,4 +1,5 @@
-"""Generated requests over the whole description: no answer is a server error, and each is one the description names."""
+"""Generated requests over the whole description: no answer is a server error, and each is one the description
+names."""
 
 import json
 from contextlib import suppress
@@ -12,13 +13,20 @@ from schemathesis.checks import CHECKS, load_all_checks
 from surgicalmamba_lab.bench.serve import ServerProcess
 
 load_all_checks()
-WANTED = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+WANTED = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+)
 EXAMPLES = 6
 
 
 def test_no_generated_request_breaks_the_server(checkpoint, tmp_path):
     """Streams of events do not end and are followed in test_client."""
-    with ServerProcess(checkpoint, tmp_path, ("limits.requests_per_s=100000", "limits.sessions=4", "commit_ms=10")) as server:
+    with ServerProcess(
+        checkpoint, tmp_path, ("limits.requests_per_s=100000", "limits.sessions=4", "commit_ms=10")
+    ) as server:
         with urlopen(f"{server.url}/v1/openapi.json") as answer:
             schema = schemathesis.openapi.from_dict(json.load(answer))
         schema.config.base_url = server.url
@@ -37,7 +45,11 @@ def ask_everything(schema):
 
             @given(case=operation.as_strategy(generation_mode=mode))
             @settings(
-                max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True
+                max_examples=EXAMPLES,
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+                derandomize=True,
             )
             def ask(case):
                 asked.add((case.method, case.path))

@@ -12,13 +12,16 @@ from surgicalmamba.engines.engine import EagerEngine
 from surgicalmamba_lab.bench.serve import ServerProcess
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 WAIT_MS = 60_000
 
 
 def see(page, selector, text):
-    """Wait until an element says this. (Functions evaluated in the page would be refused by its content security policy.)"""
+    """Wait until an element has this text. (Functions evaluated in the page would be refused by its content
+    security policy.)"""
     playwright.expect(page.locator(selector)).to_have_text(text, timeout=WAIT_MS)
 
 
@@ -53,7 +56,9 @@ def live(checkpoint, model, tmp_path_factory):
     """A server with the demo, and a six-hour operation at ten estimates per second on record."""
     folder = tmp_path_factory.mktemp("page")
     key = seed_session(folder, EagerEngine(model).fingerprint, "Six hours", 216_000, fps=10, is_finished=True)
-    with ServerProcess(checkpoint, folder, ("demo=true", "commit_ms=20", "limits.requests_per_s=1000")) as server:
+    with ServerProcess(
+        checkpoint, folder, ("demo=true", "commit_ms=20", "limits.requests_per_s=1000")
+    ) as server:
         server.long_session = key
         yield server
 
@@ -133,8 +138,9 @@ def test_a_curve_painted_estimate_by_estimate_is_the_one_painted_at_once(live, p
             }
             ribbon.paint();
             const { curveTop, curveBottom } = ribbon.band;
-            const pixels = canvas.getContext('2d').getImageData(0, curveTop, canvas.width, curveBottom - curveTop).data;
-            return pixels.reduce((sum, value) => sum + (value > 0), 0);
+            const height = curveBottom - curveTop;
+            const image = canvas.getContext('2d').getImageData(0, curveTop, canvas.width, height);
+            return image.data.reduce((sum, value) => sum + (value > 0), 0);
         };
         return [painted(true), painted(false)];
     }""")
@@ -166,7 +172,9 @@ def test_a_prediction_file_is_replayed_in_the_browser(live, page, tmp_path):
     rows = made_up_rows(600)
     table = np.array([row.probabilities for row in rows])
     index = np.arange(600)
-    prediction = VideoPrediction(index, index.astype(float), table.argmax(1), table, np.array([row.intensity for row in rows]))
+    prediction = VideoPrediction(
+        index, index.astype(float), table.argmax(1), table, np.array([row.intensity for row in rows])
+    )
     file = write_predictions(tmp_path, "video01", prediction, PhaseVocabulary("synthetic", PHASE_NAMES))
     page.goto(f"{live.url}/#replay")
     page.locator("input.file").set_input_files(file)
@@ -178,7 +186,9 @@ def test_a_prediction_file_is_replayed_in_the_browser(live, page, tmp_path):
     bare = tmp_path / "bare.csv"
     bare.write_text("time_s,phase\n0,0\n1,4\n2,2\n")
     page.locator("input.file").set_input_files(bare)
-    playwright.expect(page.locator("table.phases tbody tr")).to_have_count(5, timeout=WAIT_MS)  # phases 0 to 4, without names
+    playwright.expect(page.locator("table.phases tbody tr")).to_have_count(
+        5, timeout=WAIT_MS
+    )  # phases 0 to 4, without names
     bad = tmp_path / "bad.csv"
     bad.write_text("hello\n1\n")
     page.locator("input.file").set_input_files(bad)
@@ -221,5 +231,7 @@ def test_every_view_fits_a_phone_a_tablet_and_a_screen_in_both_themes(live, brow
                 page.goto(f"{live.url}/#{view}")
                 page.wait_for_selector("main h1")
                 time.sleep(0.05)
-                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} is wider than {width} pixels"
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+                    f"{view} is wider than {width} pixels"
+                )
             page.close()

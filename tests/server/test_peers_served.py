@@ -1,4 +1,5 @@
-"""A peer behind the server's lanes and in a pool: a stream's numbers do not depend on its neighbours, to the last bit."""
+"""A peer behind the server's lanes and in a pool: a stream's numbers do not depend on its neighbours, to the
+last bit."""
 
 import numpy as np
 import pytest
@@ -12,7 +13,11 @@ from surgicalmamba.errors import EngineError, SessionError
 from surgicalmamba.model.registry import build, network_of
 from surgicalmamba.server.rooms import FixedLanes
 
-SMALL = {"opera": {"d_model": 8, "n_layers": 2, "d_hidden": 8}, "tecno": {"n_layers": 3, "n_maps": 8}, "lstm": {"d_hidden": 8}}
+SMALL = {
+    "opera": {"d_model": 8, "n_layers": 2, "d_hidden": 8},
+    "tecno": {"n_layers": 3, "n_maps": 8},
+    "lstm": {"d_hidden": 8},
+}
 
 
 def peer(name):

@@ -42,7 +42,9 @@ def start(model, tmp_path):
 def give(service, room, pictures, start=0, times=True):
     for i, picture in enumerate(pictures, start):
         until(lambda i=i: not room.must_wait(i))
-        room.take(FrameMessage(i, float(i) if times else None, "jpeg", b""), decode_jpeg(picture), time.time())
+        room.take(
+            FrameMessage(i, float(i) if times else None, "jpeg", b""), decode_jpeg(picture), time.time()
+        )
         service.worker.wake()
 
 
@@ -54,7 +56,13 @@ def test_a_locked_database_degrades_the_state_and_nothing_else(start, pictures):
     give(service, room, pictures[:5])
     until(lambda: room.acknowledged == 4 and service.state == "degraded")
     assert room.durable == -1
-    assert [row.row for row in service.rows(room.info.id, -1, -1)] == [0, 1, 2, 3, 4]  # shown, though not written
+    assert [row.row for row in service.rows(room.info.id, -1, -1)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # shown, though not written
     lock.execute("rollback")
     until(lambda: room.durable == 4 and service.state == "ok")
     assert len(service.store.rows(room.info.id)) == 5
@@ -84,7 +92,9 @@ def test_a_session_can_begin_while_the_database_is_locked(start, pictures):
     until(lambda: room.durable == 1)
 
 
-def test_a_session_that_ends_before_its_end_is_written_is_finished_at_once_and_never_waits_again(start, pictures):
+def test_a_session_that_ends_before_its_end_is_written_is_finished_at_once_and_never_waits_again(
+    start, pictures
+):
     service = start()
     room = service.create("Room", None, "wait", {})
     lock = sqlite3.connect(service.store.path, isolation_level=None)
@@ -120,7 +130,9 @@ def test_a_full_queue_drops_its_oldest_waiting_frame_and_counts_it(start, pictur
     assert [row.frame for row in service.rows(room.info.id, -1, -1)] == list(range(4, 12))
 
 
-def test_after_a_restart_the_dropped_frames_are_dropped_again_and_the_others_computed_to_the_bit(start, pictures, monkeypatch, model):
+def test_after_a_restart_the_dropped_frames_are_dropped_again_and_the_others_computed_to_the_bit(
+    start, pictures, monkeypatch, model
+):
     service = start(snapshot_frames=1000)
     room = service.create("Room", None, "drop", {})
     monkeypatch.setattr(service.worker, "_turn", lambda: False)

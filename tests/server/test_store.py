@@ -45,10 +45,21 @@ def test_a_group_that_fails_leaves_nothing_behind(store):
 
 
 def test_a_start_finds_snapshot_later_rows_and_drops(store):
-    store.write([Change(INFO.id, created=INFO, rows=(row(0), row(1)), durable=1, snapshot=Snapshot(1, 2, 0, b"memory"))])
+    store.write(
+        [
+            Change(
+                INFO.id, created=INFO, rows=(row(0), row(1)), durable=1, snapshot=Snapshot(1, 2, 0, b"memory")
+            )
+        ]
+    )
     store.write([Change(INFO.id, rows=(row(2, phase=1),), drops=(3,), durable=3)])
     [past] = store.unfinished()
-    assert (past.snapshot, past.later_rows, past.drops, past.durable) == (Snapshot(1, 2, 0, b"memory"), (row(2, phase=1),), {3}, 3)
+    assert (past.snapshot, past.later_rows, past.drops, past.durable) == (
+        Snapshot(1, 2, 0, b"memory"),
+        (row(2, phase=1),),
+        {3},
+        3,
+    )
     assert past.segments == ((0, 0.0, 2.0), (1, 2.0, 2.0))
 
 
@@ -64,7 +75,10 @@ def test_a_finished_session_keeps_no_snapshot_and_is_not_gone_on_with(store):
 def test_deleting_a_session_deletes_all_of_it(store):
     store.write([Change(INFO.id, created=INFO, rows=(row(0),), drops=(1,), snapshot=Snapshot(0, 1, 0, b"m"))])
     store.write([Change(INFO.id, deleted=True)])
-    counts = [store._writer.execute(f"select count(*) from {t}").fetchone()[0] for t in ("sessions", "estimates", "snapshots", "drops")]
+    counts = [
+        store._writer.execute(f"select count(*) from {t}").fetchone()[0]
+        for t in ("sessions", "estimates", "snapshots", "drops")
+    ]
     assert counts == [0, 0, 0, 0]
 
 
@@ -89,7 +103,11 @@ def test_a_record_of_another_version_is_refused(tmp_path):
 
 
 def test_segments_are_runs_that_last_until_the_next_begins():
-    assert segments_of([(0, 0.0), (0, 1.0), (2, 2.0), (0, 3.5)]) == ((0, 0.0, 2.0), (2, 2.0, 3.5), (0, 3.5, 3.5))
+    assert segments_of([(0, 0.0), (0, 1.0), (2, 2.0), (0, 3.5)]) == (
+        (0, 0.0, 2.0),
+        (2, 2.0, 3.5),
+        (0, 3.5, 3.5),
+    )
     assert segments_of([]) == ()
 
 

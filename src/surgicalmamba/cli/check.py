@@ -1,4 +1,4 @@
-"""`surgicalmamba check`: look over a source folder or a prepared dataset, or a recognizer."""
+"""`surgicalmamba check`: find faults in a source folder, a prepared dataset or a recognizer."""
 
 import json as json_module
 import sys
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 def check(
     folder: Annotated[Path | None, Argument(help="A dataset as downloaded, or a prepared one.")] = None,
     dataset: Annotated[str | None, Option(help="Dataset of a source folder. Default: by its files.")] = None,
-    source: Annotated[Path | None, Option(help="Source of a prepared dataset: is it stale?")] = None,
+    source: Annotated[Path | None, Option(help="Source of a prepared dataset: check if it is stale.")] = None,
     tolerance: Tolerance = 2,
     model: Annotated[str | None, Option(help="Check a checkpoint, a peer by name, or module:Class.")] = None,
-    settings: Annotated[list[str] | None, Option(help="With --model: key=value of a new network.")] = None,
-    frames: Annotated[int, Option(min=10, help="With --model: frames of the sequences compared.")] = 150,
+    settings: Annotated[list[str] | None, Option(help="With --model: key=value for a new network.")] = None,
+    frames: Annotated[int, Option(min=10, help="With --model: length of the test sequences, frames.")] = 150,
     json: Annotated[bool, Option("--json", help="Print a JSON object instead of a table.")] = False,
 ) -> None:
-    """Show per video what is there and what is wrong: frames, labels, absent phases, unlabelled stretches,
-    duplicates, split overlap.
+    """List the videos with their frames and labels, and every error: absent phases, unlabelled stretches,
+    duplicates, overlap of splits.
 
-    With --model: whether a recognizer keeps the contract of streaming (docs/peers.md), one line per check.
-    Exits 1 when something is wrong.
+    With --model: check that a recognizer keeps the streaming contract (docs/peers.md), one line per check.
+    The exit code is 1 if there is an error.
 
     Example: surgicalmamba check PREPARED
     """
     if (folder is None) == (model is None):
-        raise typer.BadParameter("give a folder to look over, or --model to check a recognizer.")
+        raise typer.BadParameter("give a folder to check, or --model to check a recognizer.")
     if folder is None:
         _check_model(model or "", settings or [], frames, json)
         return
@@ -53,7 +53,7 @@ def check(
 
 
 def _print(report: "CheckReport") -> None:
-    """A plain table, at full width also when piped."""
+    """A plain table, at full width even when piped."""
     typer.echo(f"{report.folder}: {report.dataset}, {report.state}, {len(report.videos)} videos")
     header = ("video", "frames", "fps", "samples", "labelled", "off by", "unlabelled", "absent phases")
     rows: list[tuple[str, ...]] = [header, *map(_cells, report.videos)] if report.videos else []
@@ -78,7 +78,7 @@ def _cells(video: "VideoCheck") -> tuple[str, ...]:
 
 
 def _check_model(model: str, settings: list[str], frames: int, json: bool) -> None:
-    """Print a line per check; exit 1 when one fails. What the network itself prints goes to stderr."""
+    """Print a line per check; exit with 1 if one fails. Output of the network itself is sent to stderr."""
     from surgicalmamba.peers.conformance import conformance
 
     results = sys.stdout
@@ -102,7 +102,7 @@ def _check_model(model: str, settings: list[str], frames: int, json: bool) -> No
 
 
 def _open(model: str, settings: list[str]) -> "AnyRecognizer":
-    """A checkpoint or run folder, a name of the registry, or module:Class with its settings."""
+    """Load a checkpoint or run folder, or build a network by its registered name or module:Class."""
     import torch
 
     from surgicalmamba.config import override
@@ -116,17 +116,17 @@ def _open(model: str, settings: list[str]) -> "AnyRecognizer":
         raise typer.BadParameter("--model is empty; give a checkpoint, a peer's name, or module:Class.")
     if folder.is_dir():
         if settings:
-            raise typer.BadParameter("--settings are for a new network; a checkpoint has its own.")
+            raise typer.BadParameter("--settings are for a new network; a checkpoint contains its own.")
         return load(folder)
     if ":" not in model and len(folder.parts) > 1:
-        raise ConfigError(f"{model} is no folder; give a checkpoint folder, a peer's name, or module:Class.")
+        raise ConfigError(f"{model} is not a folder; give a checkpoint, a peer's name, or module:Class.")
     if ":" not in model and folder.with_suffix(".py").is_file():
-        raise ConfigError(f"{model} is a file of Python; name the class in it too, {folder.stem}:Class.")
+        raise ConfigError(f"{model} is a Python file; also name the class, as {folder.stem}:Class.")
     name = register(import_network(model)).name if ":" in model else model
     values = {"d_feature": FEATURE_WIDTH, "n_phases": N_PHASES, **override({}, settings)}
     width, n_phases = values.pop("d_feature"), values.pop("n_phases")
     if not isinstance(width, int) or not isinstance(n_phases, int):
         raise typer.BadParameter("d_feature and n_phases are whole numbers.")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the same call prints the same
+        torch.manual_seed(0)  # the same command prints the same result
         return stir(build(name, width, n_phases, **values))

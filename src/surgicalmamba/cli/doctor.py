@@ -1,21 +1,22 @@
-"""`surgicalmamba doctor`: what is installed, what could be, what the machine offers, and whether the model computes what it should."""
+"""`surgicalmamba doctor`: what is installed, what is missing, and whether the model computes correctly."""
 
 import json as json_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 if TYPE_CHECKING:
-    from surgicalmamba.model.self_check import Check
+    from surgicalmamba.doctor import Check
 
 
 def doctor(
     self_check: Annotated[
-        bool, typer.Option("--self-check", help="Also check that every form of the model agrees, and that it learns.")
+        bool, Option("--self-check", help="Also check that all forms of the model agree and that it learns.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of lines.")] = False,
+    json: Annotated[bool, Option("--json", help="Print a JSON object instead of lines.")] = False,
 ) -> None:
-    """Show versions, devices, threads and optional parts, with what to install for what is missing.
+    """Show versions, devices, threads and optional packages, and how to install the missing ones.
 
     Example: surgicalmamba doctor --self-check
     """
@@ -33,9 +34,11 @@ def doctor(
         for finding in findings:
             typer.echo(f"{finding.mark} {finding.name:<{width}}  {finding.text}")
         for check in checks:
-            typer.echo(f"{'ok' if check.passed else 'FAILED':<6} {check.name}: {check.measured:.2g} (limit {check.limit:.2g})")
+            mark = "ok" if check.passed else "FAILED"
+            typer.echo(f"{mark:<6} {check.name}: {check.measured:.2g} (limit {check.limit:.2g})")
     if failed := [check for check in checks if not check.passed]:
-        typer.echo(f"{len(failed)} of {len(checks)} checks failed; report this with the output above.", err=True)
+        message = f"{len(failed)} of {len(checks)} checks failed; report this with the output above."
+        typer.echo(message, err=True)
         raise typer.Exit(1)
 
 
@@ -44,7 +47,8 @@ def _run_checks() -> "list[Check]":
     from rich.console import Console
     from rich.progress import track
 
-    from surgicalmamba.model.self_check import checks
+    from surgicalmamba.doctor import self_checks
 
-    torch.set_num_threads(1)  # the tiny model gains nothing from more, and stays fast beside other work
-    return [run() for run in track(checks(), description="checking", console=Console(stderr=True), transient=True)]
+    torch.set_num_threads(1)  # the tiny model is not faster with more, and other programs stay fast
+    console = Console(stderr=True)
+    return [check() for check in track(self_checks(), "checking", console=console, transient=True)]

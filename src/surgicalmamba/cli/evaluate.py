@@ -5,30 +5,52 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 
 def evaluate(
-    labels: Annotated[Path | None, typer.Option(help="Folder with one label file per video, or one file.")] = None,
-    predictions: Annotated[list[Path] | None, typer.Option(help="Folder of predictions; repeat it for several seeds.")] = None,
-    phases: Annotated[str | None, typer.Option(help="Dataset (cholec80, m2cai16, ...) or a YAML file with a `phases:` list.")] = None,
-    protocol: Annotated[list[str] | None, typer.Option(help="Protocol, or all; repeatable. Default: the dataset's usual one.")] = None,
-    compare: Annotated[list[Path] | None, typer.Option(help="Second system's predictions; repeat it for several seeds.")] = None,
-    table: Annotated[
-        str | None, typer.Option(help="Print the published rows of a dataset, with your own row if predictions are given.")
+    labels: Annotated[Path | None, Option(help="Folder with one label file per video, or one file.")] = None,
+    predictions: Annotated[
+        list[Path] | None, Option(help="Folder of predictions; repeat the option for several seeds.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page and figures into this folder.")] = None,
-    fps: Annotated[float | None, typer.Option(help="Rows per second of the label files. Default: their time column, else 1.")] = None,
-    window: Annotated[float, typer.Option(help="Relaxed boundary in seconds.")] = 10.0,
-    rules: Annotated[str | None, typer.Option(help="Relaxed rules: cholec80, m2cai16, neighbours.")] = None,
-    tolerance: Annotated[int, typer.Option(min=0, help="Rows by which two files of a video may differ in length.")] = 0,
-    by_row: Annotated[bool, typer.Option("--by-row", help="Pair rows by order and ignore frame ids.")] = False,
-    sample_labels: Annotated[bool, typer.Option("--sample-labels", help="Use of denser labels only the rows at predicted frames.")] = False,
-    common_videos: Annotated[bool, typer.Option("--common-videos", help="Score only videos that all folders hold.")] = False,
-    label_ids_from: Annotated[int | None, typer.Option(help="Number of the first phase in label files with ids.")] = None,
-    prediction_ids_from: Annotated[int | None, typer.Option(help="Number of the first phase in prediction files with ids.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of tables.")] = False,
+    phases: Annotated[
+        str | None, Option(help="Dataset (cholec80, m2cai16, ...) or a YAML file with a `phases:` list.")
+    ] = None,
+    protocol: Annotated[
+        list[str] | None, Option(help="Protocol, or all; repeatable. Default: the dataset's usual one.")
+    ] = None,
+    compare: Annotated[
+        list[Path] | None, Option(help="Predictions of a second system; repeat it for several seeds.")
+    ] = None,
+    table: Annotated[
+        str | None, Option(help="Print the published rows of a dataset; with --predictions also your row.")
+    ] = None,
+    report: Annotated[Path | None, Option(help="Write an HTML page and figures into this folder.")] = None,
+    fps: Annotated[
+        float | None, Option(help="Rows per second of the label files. Default: their time column, else 1.")
+    ] = None,
+    window: Annotated[float, Option(help="Relaxed boundary in seconds.")] = 10.0,
+    rules: Annotated[str | None, Option(help="Relaxed rules: cholec80, m2cai16, neighbours.")] = None,
+    tolerance: Annotated[
+        int, Option(min=0, help="Rows by which two files of a video may differ in length.")
+    ] = 0,
+    by_row: Annotated[bool, Option("--by-row", help="Pair rows by order and ignore frame ids.")] = False,
+    sample_labels: Annotated[
+        bool, Option("--sample-labels", help="Labels are denser: use only the rows of predicted frames.")
+    ] = False,
+    common_videos: Annotated[
+        bool, Option("--common-videos", help="Score only the videos that are in all folders.")
+    ] = False,
+    label_ids_from: Annotated[
+        int | None, Option(help="Number of the first phase in label files with ids.")
+    ] = None,
+    prediction_ids_from: Annotated[
+        int | None, Option(help="Number of the first phase in prediction files with ids.")
+    ] = None,
+    json: Annotated[bool, Option("--json", help="Print a JSON object instead of tables.")] = False,
 ) -> None:
-    """Score predictions against labels. Needs no model and no GPU; every number names its protocol and settings.
+    """Score predictions against labels, without model and GPU. Every number is printed with its protocol and
+    settings.
 
     Example: surgicalmamba evaluate --labels labels --predictions predictions --phases cholec80 --protocol all
 
@@ -48,7 +70,7 @@ def evaluate(
     from surgicalmamba.eval.protocols import resolve_protocols
     from surgicalmamba.eval.published import load_published
 
-    try:  # a name that does not exist is misuse of the command line, not a failure of the data
+    try:  # an unknown name is misuse of the command line, not an error in the data
         resolve_protocols(protocol or [])
         published = load_published(table) if table is not None else None
         if phases is not None:
@@ -60,6 +82,7 @@ def evaluate(
         from surgicalmamba.eval.evaluate import evaluate as run
         from surgicalmamba.eval.files import Matching
 
+        ids_from = label_ids_from, prediction_ids_from
         evaluation = run(
             labels,
             predictions,
@@ -69,7 +92,7 @@ def evaluate(
             fps=fps,
             window_s=window,
             rules=rules,
-            matching=Matching(tolerance, by_row, sample_labels, common_videos, label_ids_from, prediction_ids_from),
+            matching=Matching(tolerance, by_row, sample_labels, common_videos, *ids_from),
         )
         for note in evaluation.notes:
             typer.echo(f"note: {note}", err=True)

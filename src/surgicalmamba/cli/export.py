@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 
 class Format(str, Enum):
@@ -20,24 +21,24 @@ class StepForm(str, Enum):
 
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")
+        str, Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist or be empty.")],
-    to: Annotated[Format, typer.Option(help="Format of the files.")] = Format.onnx,
+    out: Annotated[Path, Option(help="Folder to write; it must not exist or be empty.")],
+    to: Annotated[Format, Option(help="Format of the files.")] = Format.onnx,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Smaller and faster, close to the model instead of equal.")
+        bool, Option("--int8", help="Smaller and faster; equal to the model only approximately.")
     ] = False,
     int8_step: Annotated[
-        StepForm, typer.Option(help="int8 form of the temporal step; auto: the one that agrees better.")
+        StepForm, Option(help="int8 form of the temporal step. auto: the more accurate one.")
     ] = StepForm.auto,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
+    json: Annotated[bool, Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
-    """Write ONNX graphs with explicit state, a model card, the parity figures and a script to run them
-    without torch.
+    """Write ONNX graphs with explicit state, a model card, measured differences to the model, and a script
+    that runs the graphs without torch.
 
     Example: surgicalmamba export runs/first --to onnx --out first-onnx"""
     if int8_step is not StepForm.auto and not int8:
-        raise typer.BadParameter("--int8-step goes with --int8.")
+        raise typer.BadParameter("--int8-step needs --int8.")
 
     from rich.console import Console
 
@@ -58,5 +59,5 @@ def export(
         return
     size = sum(file.stat().st_size for file in out.iterdir())
     errors = f"logits {parity.logits:.1e}, state {parity.state:.1e} of the largest value"
-    typer.echo(f"{out}: {parity.engine}, {size / 1e6:.1f} MB; read README.md there")
-    typer.echo(f"against the model, {parity.frames} frames: {errors}")
+    typer.echo(f"{out}: {parity.engine}, {size / 1e6:.1f} MB; see its README.md")
+    typer.echo(f"difference to the model over {parity.frames} frames: {errors}")

@@ -1,42 +1,56 @@
-"""`surgicalmamba inspect`: a video seen from inside a model."""
+"""`surgicalmamba inspect`: the internal values of a model over one video."""
 
 import json as json_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-Docs = Annotated[Path | None, typer.Option(metavar="FILE", help="Also refresh the section of this results page.")]
-Title = Annotated[str | None, typer.Option(help="Heading of that section; tells studies of one page apart.")]
+Docs = Annotated[
+    Path | None, Option(metavar="FILE", help="Also update the generated section of this results page.")
+]
+Title = Annotated[str | None, Option(help="Heading of that section; needed when a page has several.")]
 
 
 def inspect(
-    checkpoint: Annotated[str, typer.Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")],
-    data: Annotated[Path, typer.Option(help="A prepared dataset.")],
-    video: Annotated[str, typer.Option(help="Id of a video in it.")],
-    out: Annotated[Path, typer.Option(help="Folder for index.html, figures/ (PNG and SVG) and results.json.")],
+    checkpoint: Annotated[
+        str, Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")
+    ],
+    data: Annotated[Path, Option(help="A prepared dataset.")],
+    video: Annotated[str, Option(help="Id of a video in it.")],
+    out: Annotated[Path, Option(help="Folder for index.html, figures/ (PNG and SVG) and results.json.")],
     compare: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="NAME=PLACE", help="Another checkpoint, run or folder of predictions to show beside; repeatable."),
+        Option(
+            "--with",
+            metavar="NAME=PLACE",
+            help="Another checkpoint, run or folder of predictions to compare; repeatable.",
+        ),
     ] = None,
-    block: Annotated[int | None, typer.Option(min=0, help="Block whose carried state is shown; the last without it.")] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Untrained networks that the rotation and the intensity are compared with.")] = 19,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    block: Annotated[
+        int | None, Option(min=0, help="Block whose carried state is shown. Default: the last.")
+    ] = None,
+    draws: Annotated[
+        int, Option(min=1, help="Untrained networks to compare rotation and intensity with.")
+    ] = 19,
+    device: Annotated[str, Option(help="auto, cpu, cuda or mps.")] = "auto",
     docs: Docs = None,
     title: Title = None,
-    json: Annotated[bool, typer.Option("--json", help="Print results.json instead of a summary.")] = False,
+    json: Annotated[bool, Option("--json", help="Print results.json instead of a summary.")] = False,
 ) -> None:
-    """Show a video as a model sees it: phases beside the annotation, rotation planes, carried state, intensity and effective decay.
+    """Show what a model computes over a video: phases beside the annotation, rotation planes, carried state,
+    intensity and effective decay.
 
-    Example: surgicalmamba inspect runs/tiny --data prepared --video video01 --with without-z=runs/without-z --out inspect-video01
+    Example: surgicalmamba inspect runs/tiny --data prepared --video video01 --out inspect-video01
     """
     others: dict[str, str] = {}
-    for given in compare or []:
-        name, equals, place = given.partition("=")
+    for argument in compare or []:
+        name, equals, place = argument.partition("=")
         if not (name.strip() and equals and place):
-            raise typer.BadParameter(f"--with {given!r}: write NAME=CHECKPOINT or NAME=PREDICTIONS.")
+            raise typer.BadParameter(f"--with {argument!r}: write NAME=CHECKPOINT or NAME=PREDICTIONS.")
         if name in others or name in ("annotated", "this model"):
-            raise typer.BadParameter(f"--with {given!r}: the name {name!r} is taken.")
+            raise typer.BadParameter(f"--with {argument!r}: the name {name!r} is taken.")
         others[name] = place
 
     from surgicalmamba.insight.inspection import inspect_video

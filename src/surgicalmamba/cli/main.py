@@ -1,13 +1,14 @@
-"""The `surgicalmamba` command. Verbs are registered here; their heavy imports happen when they run.
+"""The `surgicalmamba` command. Verbs are registered here; each imports its heavy modules when it runs.
 
-Other packages add verbs by an entry point of the group `surgicalmamba.commands` that names a function or a Typer app,
-as `lab/pyproject.toml` does for `study` and `bench`."""
+Other packages add verbs with an entry point of the group `surgicalmamba.commands` that names a function or a
+Typer app, as `lab/pyproject.toml` does for `study` and `bench`."""
 
 import sys
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from surgicalmamba.cli.check import check
 from surgicalmamba.cli.demo import demo
@@ -33,16 +34,19 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"surgicalmamba {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the full traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
 ) -> None:
     """Options before the verb."""
 
@@ -62,12 +66,14 @@ app.command()(doctor)
 
 
 def add_plugins() -> None:
-    """Register the verbs of other installed packages. One that cannot be loaded is named on stderr and left out."""
+    """Register the verbs of other installed packages. A verb that cannot be loaded is reported on stderr and
+    skipped."""
     for plugin in entry_points(group="surgicalmamba.commands"):
         try:
             command = plugin.load()
-        except Exception as error:  # another package's code: a fault in it must not disable the other verbs
-            typer.echo(f"surgicalmamba: the command {plugin.name!r} of {plugin.value} cannot be loaded: {error}", err=True)
+        except Exception as error:  # an error in another package must not disable the other verbs
+            command_text = f"the command {plugin.name!r} of {plugin.value}"
+            typer.echo(f"surgicalmamba: {command_text} cannot be loaded: {error}", err=True)
             continue
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=plugin.name)
@@ -79,7 +85,7 @@ add_plugins()
 
 
 def main() -> None:
-    """Run the command line. An expected error is one line on stderr and exit code 1; misuse is exit code 2."""
+    """Run the command line. An expected error: one line on stderr and exit code 1. Misuse: exit code 2."""
     try:
         app()
     except SurgicalMambaError as error:

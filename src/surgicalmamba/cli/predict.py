@@ -1,28 +1,43 @@
-"""`surgicalmamba predict`: a trained recognizer over the videos of a prepared dataset."""
+"""`surgicalmamba predict`: run a trained recognizer over the videos of a prepared dataset."""
 
 import json as json_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 
 def predict(
-    checkpoint: Annotated[str, typer.Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")],
-    data: Annotated[Path, typer.Option(help="A prepared dataset.")],
-    out: Annotated[Path, typer.Option(help="Folder for the prediction files; files already there are kept.")],
-    split: Annotated[str, typer.Option(help="Which videos: train, val, test or all; or NAME:ROLE of another split.")] = "test",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    ray: Annotated[bool, typer.Option("--ray", help="Spread the videos over Ray workers, at RAY_ADDRESS if set, else here.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="Spread the videos over this Ray cluster; auto finds a running one.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Ray workers; by default as many as the cluster has room for.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Torch threads, per worker with Ray. Default: all cores; 1 with Ray.")] = None,
-    fit_output: Annotated[
-        Path | None, typer.Option(help="Also fit calibration and phase filter on these validation videos; for stream --output-stage.")
+    checkpoint: Annotated[
+        str, Argument(help="A run folder (its best model), a checkpoint folder, or a Hub id.")
+    ],
+    data: Annotated[Path, Option(help="A prepared dataset.")],
+    out: Annotated[Path, Option(help="Folder for the prediction files; existing files are kept.")],
+    split: Annotated[
+        str, Option(help="Videos: train, val, test or all; or NAME:ROLE of another split.")
+    ] = "test",
+    device: Annotated[str, Option(help="auto, cpu, cuda or mps.")] = "auto",
+    ray: Annotated[
+        bool, Option("--ray", help="Use Ray workers: at RAY_ADDRESS if it is set, else on this machine.")
+    ] = False,
+    ray_address: Annotated[
+        str | None, Option(help="Use the workers of this Ray cluster; auto finds a running one.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
+    workers: Annotated[
+        int | None, Option(min=1, help="Ray workers. Default: as many as the cluster has room for.")
+    ] = None,
+    threads: Annotated[
+        int | None, Option(min=1, help="Torch threads, per worker with Ray. Default: all cores; 1 with Ray.")
+    ] = None,
+    fit_output: Annotated[
+        Path | None,
+        Option(help="Also fit calibration and phase filter on these videos, for stream --output-stage."),
+    ] = None,
+    json: Annotated[bool, Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
-    """Write one prediction file per video, as the recognizer would have said it live. Interrupted, the same call goes on.
+    """Write one prediction file per video, equal to the live estimates. After an interruption, run the same
+    command again to resume.
 
     Example: surgicalmamba predict runs/first --data synthetic-prepared --split val --out predictions
     """
@@ -58,12 +73,14 @@ def predict(
         stage = fit_from_folder(predictor.dataset, split, out)
         stage.save(fit_output)
     if json:
-        document: dict[str, object] = {"out": str(out), "videos": [file.stem for file in files], "threads": n_threads}
+        videos = [file.stem for file in files]
+        document: dict[str, object] = {"out": str(out), "videos": videos, "threads": n_threads}
         if stage is not None:
             document["output_stage"] = stage.model_dump(mode="json")
         typer.echo(json_module.dumps(document, indent=2))
     else:
-        typer.echo(f"{out}: {len(files)} video(s) of {split}, {n_threads} thread(s){' per Ray worker' if on_ray else ''}")
+        threads_text = f"{n_threads} thread(s){' per Ray worker' if on_ray else ''}"
+        typer.echo(f"{out}: {len(files)} video(s) of {split}, {threads_text}")
         if stage is not None:
             typer.echo(f"{fit_output}: output stage\n{table_text(stage)}")
         typer.echo(f"next: surgicalmamba evaluate --labels {data} --predictions {out} --common-videos")

@@ -1,5 +1,4 @@
-"""`surgicalmamba prepare DATASET`: videos and annotations to a prepared dataset. One subcommand per
-dataset."""
+"""`surgicalmamba prepare DATASET`: videos and annotations to a prepared dataset. A subcommand per dataset."""
 
 import json as json_module
 import os
@@ -22,10 +21,10 @@ prepare = typer.Typer(no_args_is_help=True, help=_HELP)
 Source = Annotated[Path, Option(help="The dataset as downloaded.")]
 Out = Annotated[Path, Option(help="The prepared dataset: a new folder, or one to resume.")]
 Fps = Annotated[str | None, Option(help="Samples per second, such as 0.5 or 30000/1001. Default: 1.")]
-Box = Annotated[str, Option(help="How the dark margin is cut: inclusive, exclusive, all-columns or none.")]
+Box = Annotated[str, Option(help="How to cut the dark margin: inclusive, exclusive, all-columns or none.")]
 Size = Annotated[int, Option(help="Height and width of the stored images.")]
 Tolerance = Annotated[int, Option(min=0, help="Samples by which a video and its labels may differ.")]
-Exclude = Annotated[list[str] | None, Option(help="Leave this video out; may be given several times.")]
+Exclude = Annotated[list[str] | None, Option(help="Leave this video out; repeatable.")]
 Workers = Annotated[int | None, Option(min=1, help="Processes. Default: one per core.")]
 Features = Annotated[str | None, Option(metavar="CHECKPOINT", help="Store its features instead of images.")]
 Rebuild = Annotated[bool, Option("--rebuild", help="Delete a dataset made with other settings or videos.")]
@@ -34,7 +33,7 @@ Json = Annotated[bool, Option("--json", help="Print a JSON object instead of lin
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[float, float], None]]:
-    """A bar on stderr, where that is a terminal. Yields the function that sets it to (done, total)."""
+    """A progress bar on stderr if that is a terminal. Yields the function that sets it to (done, total)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -85,8 +84,8 @@ for _name in ADAPTERS:
 
 
 def open_encoder(checkpoint: str) -> "BackboneEncoder":
-    """A checkpoint's frame encoder, named by the hash of its weights so that other weights make a dataset
-    stale."""
+    """The frame encoder of a checkpoint. Its name is the hash of the weights, so that other weights make a
+    dataset stale."""
     import surgicalmamba
     from surgicalmamba.data.manifest import fingerprint
     from surgicalmamba.data.prepare import BackboneEncoder
@@ -97,7 +96,7 @@ def open_encoder(checkpoint: str) -> "BackboneEncoder":
     name = fingerprint(weights).sha256 if weights.is_file() else checkpoint
     backbone = model.config.backbone
     if backbone is None:
-        raise ConfigError(f"{checkpoint} has no frame encoder; give a checkpoint that takes pictures.")
+        raise ConfigError(f"{checkpoint} has no frame encoder; give a checkpoint whose input is images.")
     return BackboneEncoder(name, model.encode, backbone.image_size, backbone.mean_rgb, backbone.std_rgb)
 
 

@@ -1,69 +1,69 @@
-"""`surgicalmamba stream`: a camera, a file or a network stream becomes phase estimates."""
+"""`surgicalmamba stream`: phase estimates from a camera, a file or a network stream."""
 
 import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
 _ON_SERVER = (
-    "--server runs the model there; only --fps, --source-fps, --name, --token and --out FILE.csv go with it."
+    "--server runs the model there; only --fps, --source-fps, --name, --token and --out FILE.csv apply."
 )
 
 
 def stream(
     source: Annotated[
         str,
-        typer.Argument(
-            help="A video file, an image folder, rtsp://..., http://..., device:0, or - for a pipe."
-        ),
+        Argument(help="A video file, an image folder, rtsp://..., http://..., device:0, or - for a pipe."),
     ],
     model: Annotated[
-        str | None, typer.Option(help="Checkpoint, run or export folder, or Hub id. Default: the demo model.")
+        str | None, Option(help="Checkpoint, run or export folder, or Hub id. Default: the demo model.")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, or the name of an engine. Default: auto.")] = None,
+    engine: Annotated[str | None, Option(help="auto, or the name of an engine. Default: auto.")] = None,
     realtime: Annotated[
-        bool, typer.Option("--realtime", help="Play a recording at its own pace; what is late is dropped.")
+        bool, Option("--realtime", help="Play a recording at its own speed; late frames are dropped.")
     ] = False,
     out: Annotated[
         list[Path] | None,
-        typer.Option(help="FILE.jsonl (line by line) or FILE.csv (for evaluate); repeatable."),
+        Option(help="FILE.jsonl (line by line) or FILE.csv (for evaluate); repeatable."),
     ] = None,
     overlay: Annotated[
-        Path | None, typer.Option(help="Write a video with the phase ribbon, such as OUT.mp4.")
+        Path | None, Option(help="Write a video with the phase ribbon, such as OUT.mp4.")
     ] = None,
-    fps: Annotated[str | None, typer.Option(help="Samples per second. Default: the model's.")] = None,
+    fps: Annotated[str | None, Option(help="Samples per second. Default: the model's.")] = None,
     source_fps: Annotated[
-        str | None, typer.Option(help="Images per second of an image folder. Default: one sample each.")
+        str | None, Option(help="Images per second of an image folder. Default: one sample each.")
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="hold, skip or advance for all bad frames, or KIND=ACTION such as black=hold; repeatable."
         ),
     ] = None,
     output_stage: Annotated[
-        Path | None, typer.Option(help="Calibration and filter, written by predict --fit-output.")
+        Path | None, Option(help="Calibration and filter, written by predict --fit-output.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. Default: auto.")] = None,
+    device: Annotated[str | None, Option(help="auto, cpu, cuda or mps. Default: auto.")] = None,
     server: Annotated[
-        str | None, typer.Option(help="Recognize on a server, such as http://127.0.0.1:8571, and not here.")
+        str | None,
+        Option(help="Recognize on a server instead, such as http://127.0.0.1:8571."),
     ] = None,
     token: Annotated[
-        str | None, typer.Option(envvar="SURGICALMAMBA_TOKEN", help="Bearer token for --server.")
+        str | None, Option(envvar="SURGICALMAMBA_TOKEN", help="Bearer token for --server.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the session on the server. Default: the source's.")
+        str | None, Option(help="Name of the session on the server. Default: the source's.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of text.")] = False,
+    json: Annotated[bool, Option("--json", help="Print a JSON object instead of text.")] = False,
 ) -> None:
-    """Recognize phases as the pictures come. Ctrl-C ends a session and completes its files.
+    """Recognize phases as the frames arrive. Ctrl-C ends a session and completes its files.
 
     A file, folder or pipe is read without loss. A live source, or a file with --realtime, does not wait: the
-    newest picture is always the next one, and ticks whose picture was dropped are counted as late.
+    newest frame is always the next one, and ticks whose frame was dropped are counted as late.
 
     Example: surgicalmamba stream synthetic/video01.mp4 --model runs/tiny --out video01.jsonl
     """
@@ -91,14 +91,14 @@ def stream(
         _stream_to(server, token, source, name, rate, image_rate, files, json)
         return
 
-    from surgicalmamba.cli.watch import Watch
     from surgicalmamba.devices import pick_device
+    from surgicalmamba.live.sinks import TerminalSink
 
     place = pick_device(device or "auto")
     job = StreamJob.open(
         source, model, engine or "auto", rate, image_rate, chosen, output_stage, place, _notify
     )
-    with Watch(job.history, job.source.duration_s, source) as watch:
+    with TerminalSink(job.history, job.source.duration_s, source) as watch:
         result = job.run(files, overlay, realtime, watch)
     typer.echo(json_module.dumps(result.as_dict(), indent=2) if json else result.text())
 
@@ -117,7 +117,7 @@ def _stream_to(
     files: list[Path],
     json: bool,
 ) -> None:
-    """The same source, recognized on a server."""
+    """Send the source to a server and show the estimates it returns."""
     import re
 
     from rich.console import Console

@@ -16,7 +16,13 @@ from surgicalmamba.core.state import Group, ModelState, PathState
 from surgicalmamba.engines.engine import NO_BACKBONE
 from surgicalmamba.errors import InputError, NonFiniteError
 from surgicalmamba.model.recognizer import Output
-from surgicalmamba.model.surgical_mamba import ModelConfig, SurgicalMamba, close_chunks, empty_state, rotation_grids
+from surgicalmamba.model.surgical_mamba import (
+    ModelConfig,
+    SurgicalMamba,
+    close_chunks,
+    empty_state,
+    rotation_grids,
+)
 
 
 class EncodePiece(nn.Module):

@@ -17,13 +17,18 @@ from surgicalmamba.eval.frame import (
     Cells,
     RelaxedRules,
     RelaxedVideo,
+    Reliability,
     accuracy,
+    average_precision,
+    average_precisions,
     balanced_accuracy,
     cell_scores,
     confusion_matrices,
     confusion_matrix,
     forgiven_rows,
     inflated_f1,
+    log_losses,
+    reliability,
     rules_for,
     score_relaxed,
     summarise_each_phase,
@@ -31,13 +36,6 @@ from surgicalmamba.eval.frame import (
     summarise_videos,
 )
 from surgicalmamba.eval.pairs import VideoPair, make_pair
-from surgicalmamba.eval.probabilities import (
-    Reliability,
-    average_precision,
-    average_precisions,
-    log_losses,
-    reliability,
-)
 from surgicalmamba.eval.protocols import PROTOCOLS, score, score_runs, usual_protocol
 from surgicalmamba.eval.score import Report, Score, Settings
 from surgicalmamba.eval.segments import (

@@ -18,12 +18,15 @@ from surgicalmamba.eval.frame import (
     Summary,
     UndefinedRule,
     accuracy,
+    average_precisions,
     balanced_accuracy,
     cell_scores,
     confusion_matrices,
     forgiven_rows,
     inflated_f1,
+    log_losses,
     nan_mean,
+    reliability,
     rules_for,
     score_relaxed,
     summarise_each_phase,
@@ -32,7 +35,6 @@ from surgicalmamba.eval.frame import (
     summarise_videos,
 )
 from surgicalmamba.eval.pairs import FloatArray, IntArray, VideoPair, make_pair
-from surgicalmamba.eval.probabilities import average_precisions, log_losses, reliability
 from surgicalmamba.eval.score import Json, Report, Score, Settings
 from surgicalmamba.eval.segments import (
     Transitions,

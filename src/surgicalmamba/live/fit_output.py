@@ -15,7 +15,7 @@ from surgicalmamba.data.labels import PhaseVocabulary
 from surgicalmamba.data.store import PreparedDataset
 from surgicalmamba.errors import DataError
 from surgicalmamba.eval.files import read_rows
-from surgicalmamba.eval.probabilities import log_losses, reliability
+from surgicalmamba.eval.frame import log_losses, reliability
 from surgicalmamba.eval.protocols import score
 from surgicalmamba.eval.score import Score
 from surgicalmamba.live.output import Floats, ForwardFilter, OutputStage, softmax

@@ -1,17 +1,20 @@
 """Where estimates go: JSON lines, a prediction file, a video, the terminal."""
 
 import json
+import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -394,3 +397,45 @@ class OverlaySink(EstimateSink):
         self._container.mux(self._stream.encode(None))
         self._container.close()
         self._part.replace(self._path)
+
+
+_LINE_EVERY_S = 60.0
+
+
+class TerminalSink(EstimateSink):
+    """The session drawn in place on stderr. Without a terminal: a line per phase change and per minute of the
+    operation."""
+
+    def __init__(self, history: PhaseHistory, total_s: float | None, title: str) -> None:
+        self._history, self._total_s, self._title = history, total_s, title
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._phase: int | None = None
+        self._line_s = 0.0
+
+    def __enter__(self) -> "TerminalSink":
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, get_renderable=self._picture, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _picture(self) -> RenderableType:
+        return render(self._history, min(self._console.width, 100), self._total_s, self._title)
+
+    def estimate(self, seen: Seen) -> None:
+        estimate = seen.estimate
+        is_due = estimate.phase != self._phase or estimate.time_s >= self._line_s + _LINE_EVERY_S
+        if self._live is None and is_due:
+            print(line(self._history), file=sys.stderr, flush=True)
+            self._line_s = estimate.time_s
+        self._phase = estimate.phase
+
+    def gap(self, gap: Gap) -> None:
+        lost = f"no pictures from {gap.start_s:.0f} s to {gap.end_s:.0f} s"
+        self._console.print(f"{lost}: {gap.reason} ({gap.attempts} attempts)")

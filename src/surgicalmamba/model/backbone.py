@@ -51,7 +51,8 @@ BACKBONES: dict[str, BackboneConfig] = {
     "paper": BackboneConfig(),
     "release": BackboneConfig(),
     "tiny": BackboneConfig(
-        depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0, layer_scale_init=0.1, micro_batch=64
+        depths=(2, 2, 3, 1), widths=(24, 48, 96, 192), image_size=96, frozen_stages=0,
+        layer_scale_init=0.1, micro_batch=64
     ),
 }
 """The frame encoder of every preset, for any recognizer."""

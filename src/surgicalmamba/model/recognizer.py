@@ -111,13 +111,14 @@ class RecognizerConfig(Section):
         return 64
 
     def closes_after(self, frames_seen: int) -> bool:
-        """Whether a lane does more than its usual step after this many frames; such lanes are computed by themselves."""
+        """Whether a lane has extra work after this many frames; such lanes are computed separately."""
         return False
 
     def variant(self: R, name: str) -> R:
         """The config with parts left out under a name; a recognizer without variants has `full` alone."""
         if name != "full":
-            raise ConfigError(f"variant={name} is a variant of SurgicalMamba, and this network has none; leave it out.")
+            reason = "is a variant of SurgicalMamba, and this network has none"
+            raise ConfigError(f"variant={name} {reason}; leave it out.")
         return self
 
 
@@ -221,9 +222,9 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
     # What only some networks can do. Engines, sharded training and `inspect` ask here and never for a class.
 
     def in_pieces(self) -> "SurgicalMamba | None":
-        """The network as one made of paths that close chunks, which engines capture piece by piece and `inspect` looks into.
+        """The network as SurgicalMamba, whose parts engines capture one by one and `inspect` reads.
 
-        None for a network that only the eager engine runs and only its predictions are shown of."""
+        None for a network that only the eager engine runs, and of which `inspect` shows only predictions."""
         return None
 
     def rotators(self) -> "Mapping[str, Rotator]":
@@ -231,8 +232,9 @@ class Recognizer(nn.Module, ABC, Generic[StateT]):
         return {}
 
     def shard_units(self) -> list[nn.Module]:
-        """The parts that sharded training puts together one at a time. Raises ConfigError where training cannot be sharded."""
-        raise ConfigError(f"distributed=shard cannot split {self.name}; train it with distributed=replicate, it is small.")
+        """The parts that sharded training gathers one at a time; ConfigError if it cannot be sharded."""
+        advice = "train it with distributed=replicate, it is small"
+        raise ConfigError(f"distributed=shard cannot split {self.name}; {advice}.")
 
     @property
     def n_phases(self) -> int:

@@ -656,17 +656,21 @@ class SurgicalMamba(Recognizer[ModelState]):
     def rotators(self) -> dict[str, Rotator]:
         """By path: slow0, slow1, ..., fast0, ..., head."""
         groups = self.rotating_paths().items()
-        paths = {group if group == "head" else f"{group}{i}": path for group, of in groups for i, path in enumerate(of)}
+        paths = {
+            group if group == "head" else f"{group}{i}": path
+            for group, members in groups
+            for i, path in enumerate(members)
+        }
         return {name: path.rotator for name, path in paths.items() if path.rotator is not None}
 
     def shard_units(self) -> list[nn.Module]:
-        """Backbone, each block and the head. A slow chunk longer than a clip is refused: some processes would rotate
-        where others do not, and their gradients could not be joined."""
+        """Backbone, each block and the head. A slow chunk longer than a clip is refused: some processes would
+        rotate where others do not, and their gradients could not be combined."""
         slow, clip_len = self.config.block.slow, self.config.clip_len
         if slow.rotation is not None and slow.chunk_len > clip_len:
             raise ConfigError(
-                f"block.slow.chunk_len={slow.chunk_len} exceeds clip_len={clip_len}, which distributed=shard cannot "
-                "train; use distributed=replicate or a shorter chunk."
+                f"block.slow.chunk_len={slow.chunk_len} exceeds clip_len={clip_len}, which distributed=shard "
+                "cannot train; use distributed=replicate or a shorter chunk."
             )
         return [*self.blocks, self.head, *([] if self.backbone is None else [self.backbone])]
 

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from surgicalmamba.eval.frame import Reliability
 from surgicalmamba.eval.pairs import FloatArray, IntArray
-from surgicalmamba.eval.probabilities import Reliability
 from surgicalmamba.eval.segments import Segments, find_segments
 from surgicalmamba.files import write_atomic
 from surgicalmamba.report.colours import colour, hatch

@@ -11,8 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from surgicalmamba.eval.evaluate import Evaluation
-from surgicalmamba.eval.frame import accuracy, cell_scores, confusion_matrices, nan_mean
-from surgicalmamba.eval.probabilities import reliability
+from surgicalmamba.eval.frame import accuracy, cell_scores, confusion_matrices, nan_mean, reliability
 from surgicalmamba.eval.protocols import pool
 from surgicalmamba.eval.score import Score, describe, state
 from surgicalmamba.eval.segments import find_transitions, near_transition, segment_pair

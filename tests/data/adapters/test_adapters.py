@@ -1,4 +1,5 @@
-"""Every dataset in the exact layout and format it is distributed in, tiny: files in, ids, phases and samples out."""
+"""Every dataset in the exact layout and format it is distributed in, tiny: files in, ids, phases and samples
+out."""
 
 import json
 
@@ -76,7 +77,10 @@ def make_heichole(root, clip, clip50, **_):
     put(root / "Videos/Skill/Hei-Chole1_Calot.mp4", clip)
     ids = [0] * 25 + [1] * 25 + [6]
     put(root / "Annotations/Phase/Hei-Chole1_Annotation_Phase.csv", rows(enumerate(ids), None, ","))
-    put(root / "Annotations/Phase/hei-chole16_annotation_phase.csv", rows(enumerate([0] * 50 + [2] * 50 + [6]), None, ","))
+    put(
+        root / "Annotations/Phase/hei-chole16_annotation_phase.csv",
+        rows(enumerate([0] * 50 + [2] * 50 + [6]), None, ","),
+    )
     put(root / "Annotations/Instrument/Hei-Chole1_Annotation_Instrument.csv", b"0,0\n")
 
 
@@ -86,7 +90,10 @@ def make_heico(root, clip, **_):
     put(root / "Proctocolectomy/1/Proctocolectomy_1_Phase.csv", rows(enumerate(ids), None, ","))
     put(root / "Proctocolectomy/1/Proctocolectomy_1_Device.csv", b"0,1\n")
     put(root / "Rectal Resection/9/RectalResection_9.avi", clip)
-    put(root / "Rectal Resection/9/rectalresection_9_phase.csv", rows(enumerate(ids), None, ",", "\r\n", last=False))
+    put(
+        root / "Rectal Resection/9/rectalresection_9_phase.csv",
+        rows(enumerate(ids), None, ",", "\r\n", last=False),
+    )
     put(root / "TrainingSet-1/videos/Sigma1.avi", clip)
     put(root / "TrainingSet-1/phase_annotations/Sigma1.csv", rows(enumerate(ids), None, ","))
 
@@ -95,11 +102,30 @@ def make_grasp(root, numbered, **_):
     entries = []
     for i, phase in enumerate([0, 0, 10]):
         put(root / f"GraSP_1fps/frames/CASE001/{i:05d}.jpg", encode_jpeg(numbered.picture(i)))
-        entries.append({"id": i + 1, "image_id": i + 1, "image_name": f"CASE001/{i:05d}.jpg", "phases": phase, "steps": 0})
-    missing = {"id": 4, "image_id": 4, "image_name": "CASE001/00003.jpg", "phases": 10, "steps": 0}  # annotated, but no such frame
-    put(root / "GraSP_1fps/annotations/grasp_long-term_train.json", json.dumps({"annotations": [*entries, missing]}).encode())
+        entries.append(
+            {
+                "id": i + 1,
+                "image_id": i + 1,
+                "image_name": f"CASE001/{i:05d}.jpg",
+                "phases": phase,
+                "steps": 0,
+            }
+        )
+    missing = {
+        "id": 4,
+        "image_id": 4,
+        "image_name": "CASE001/00003.jpg",
+        "phases": 10,
+        "steps": 0,
+    }  # annotated, but no such frame
+    put(
+        root / "GraSP_1fps/annotations/grasp_long-term_train.json",
+        json.dumps({"annotations": [*entries, missing]}).encode(),
+    )
     other = [{"id": 1, "image_id": 1, "image_name": "CASE041/00000.jpg", "phases": 3, "steps": 0}]
-    put(root / "GraSP_1fps/annotations/grasp_long-term_test.json", json.dumps({"annotations": other}).encode())
+    put(
+        root / "GraSP_1fps/annotations/grasp_long-term_test.json", json.dumps({"annotations": other}).encode()
+    )
 
 
 EXPECTED = {
@@ -108,7 +134,10 @@ EXPECTED = {
     "autolaparo": (make_autolaparo, {"01": [0, 1, 6]}),
     "cataract101": (make_cataract101, {"case_269": [-1, 0, 9]}),
     "heichole": (make_heichole, {"Hei-Chole1": [0, 1, 6], "Hei-Chole16": [0, 2, 6]}),
-    "heico": (make_heico, {"Proctocolectomy_1": [0, 4, 13], "RectalResection_9": [0, 4, 13], "SigmoidResection_1": [0, 4, 13]}),
+    "heico": (
+        make_heico,
+        {"Proctocolectomy_1": [0, 4, 13], "RectalResection_9": [0, 4, 13], "SigmoidResection_1": [0, 4, 13]},
+    ),
     "grasp": (make_grasp, {"CASE001": [0, 0, 10]}),
 }
 
@@ -125,20 +154,27 @@ def test_a_tiny_folder_in_the_distributed_format_is_prepared(tmp_path, clip, cli
     assert list(prepared.videos) == list(expected)
     assert prepared.phases == load_vocabulary(dataset).names and prepared.fps == 1
     paper = prepared.splits["paper"]
-    assert {video for ids in paper.values() for video in ids} == set(expected), "ids of the splits are not those of the files"
+    assert {video for ids in paper.values() for video in ids} == set(expected), (
+        "ids of the splits are not those of the files"
+    )
     for video in prepared.videos.values():
         assert video.time_s.tolist() == [0.0, 1.0, 2.0]
         assert all(path.is_file() for path in video.frame_paths)
 
 
 @pytest.mark.parametrize("dataset", EXPECTED)
-def test_the_phases_of_a_whole_dataset_are_told_row_by_row_with_the_rows_of_a_second(tmp_path, clip, clip50, numbered, dataset):
+def test_the_phases_of_a_whole_dataset_are_told_row_by_row_with_the_rows_of_a_second(
+    tmp_path, clip, clip50, numbered, dataset
+):
     make, expected = EXPECTED[dataset]
     make(tmp_path, clip=clip, clip50=clip50, numbered=numbered)
     found = {rows.id: rows for rows in get_adapter(dataset, tmp_path).phase_rows()}
     for video, phases in expected.items():
         assert found[video].phases[:: int(found[video].rows_per_s)][:3].tolist() == phases
-    annotated_only = {"cataract101": {"case_270"}, "grasp": {"CASE041"}}  # labelled, and its recording is not here
+    annotated_only = {
+        "cataract101": {"case_270"},
+        "grasp": {"CASE041"},
+    }  # labelled, and its recording is not here
     assert set(found) - set(expected) == annotated_only.get(dataset, set())
 
 
@@ -146,14 +182,19 @@ def test_fifty_fps_videos_are_sampled_at_every_fiftieth_frame(tmp_path, clip, cl
     make_heichole(tmp_path / "source", clip=clip, clip50=clip50)
     prepare(Request("heichole", tmp_path / "source", tmp_path / "out"))
     videos = PreparedDataset.open(tmp_path / "out").videos
-    assert videos["Hei-Chole16"].table.frame.tolist() == [0, 50, 100] and videos["Hei-Chole1"].table.frame.tolist() == [0, 25, 50]
+    assert videos["Hei-Chole16"].table.frame.tolist() == [0, 50, 100] and videos[
+        "Hei-Chole1"
+    ].table.frame.tolist() == [0, 25, 50]
 
 
 def test_the_cataract_tables_give_the_published_counts(real_data):
     """49,353 labelled samples in all, 14,729 in the named test list: the facts' own count."""
     annotations, lengths = real_data("cataract101/annotations.csv"), real_data("cataract101/videos.csv")
     words = load_vocabulary("cataract101")
-    n_labelled = {case: int((case_labels(annotations, lengths, case, words).phases[::25] >= 0).sum()) for case in frame_counts(lengths)}
+    n_labelled = {
+        case: int((case_labels(annotations, lengths, case, words).phases[::25] >= 0).sum())
+        for case in frame_counts(lengths)
+    }
     test = shipped_splits("cataract101")["paper"].roles["test"]
     assert sum(n_labelled.values()) == 49_353
     assert sum(n_labelled[video.removeprefix("case_")] for video in test) == 14_729
@@ -165,7 +206,9 @@ def test_cholec80_numbers_are_refused_as_labels(tmp_path, clip):
     make_cholec80(tmp_path / "s", clip)
     put(tmp_path / "s/phase_annotations/video01-phase.txt", rows((i, 0) for i in range(51)))
     outcome = prepare(Request("cholec80", tmp_path / "s", tmp_path / "o"))
-    assert "video01-phase.txt:2: label 0 is a number, but numbers are ambiguous" in outcome.failures["video01"]
+    assert (
+        "video01-phase.txt:2: label 0 is a number, but numbers are ambiguous" in outcome.failures["video01"]
+    )
     assert list(outcome.failures) == ["video01"] and outcome.prepared == ["video41"]
 
 
@@ -173,7 +216,9 @@ def test_labels_whose_video_is_not_there_are_told_and_left_aside(tmp_path, clip)
     make_cholec80(tmp_path, clip)
     put(tmp_path / "phase_annotations/video07-phase.txt", rows(enumerate(NAMES)))
     found = get_adapter("cholec80", tmp_path).find()
-    assert [p.id for p in found.procedures] == ["video01", "video41"] and found.notes == ["labels without a video: video07"]
+    assert [p.id for p in found.procedures] == ["video01", "video41"] and found.notes == [
+        "labels without a video: video07"
+    ]
 
 
 @pytest.mark.parametrize("dataset", [name for name in ADAPTERS if name not in ("custom", "features")])
@@ -186,7 +231,9 @@ def test_a_folder_of_something_else_is_refused_with_what_was_expected(tmp_path, 
 def test_two_files_for_one_id_are_refused(tmp_path, clip):
     make_cholec80(tmp_path, clip)
     put(tmp_path / "copy/video01.mp4", clip)
-    with pytest.raises(DataError, match=r"two files for video01: .*copy/video01\.mp4 and .*videos/video01\.mp4; keep one"):
+    with pytest.raises(
+        DataError, match=r"two files for video01: .*copy/video01\.mp4 and .*videos/video01\.mp4; keep one"
+    ):
         get_adapter("cholec80", tmp_path).find()
 
 
@@ -204,11 +251,18 @@ def test_an_unknown_dataset_is_answered_with_the_nearest(tmp_path):
         ("{}", "no list called annotations"),
         ('{"annotations": [{}]}', r"annotations\[0\] has no image_name"),
         ('{"annotations": [{"image_name": "CASE001.jpg"}]}', "is not CASE/number.jpg"),
-        ('{"annotations": [{"image_name": "CASE001/00000.jpg", "phases": "x"}]}', "phases is 'x', not a number"),
-        ('{"annotations": [{"image_name": "CASE001/00000.jpg", "phases": 11}]}', "phase 11 is outside 0 to 10"),
+        (
+            '{"annotations": [{"image_name": "CASE001/00000.jpg", "phases": "x"}]}',
+            "phases is 'x', not a number",
+        ),
+        (
+            '{"annotations": [{"image_name": "CASE001/00000.jpg", "phases": 11}]}',
+            "phase 11 is outside 0 to 10",
+        ),
         ('{"annotations": [{"image_name": "C/0.jpg", "phases": 1}]}', "no annotation of CASE001"),
         (
-            '{"annotations": [{"image_name": "CASE001/0.jpg", "phases": 1}, {"image_name": "CASE001/0.jpg", "phases": 2}]}',
+            '{"annotations": [{"image_name": "CASE001/0.jpg", "phases": 1},'
+            ' {"image_name": "CASE001/0.jpg", "phases": 2}]}',
             "annotated twice, with different phases",
         ),
     ],

@@ -89,9 +89,16 @@ def test_own_splits_are_kept_and_absent_ones_are_made(folder, clip):
         (folder / f"op{i}.csv").write_text("start,end,phase\n0,9,Alpha\n")
     adapter = get_adapter("custom", folder)
     procedures = adapter.find().procedures
-    assert {role: len(ids) for role, ids in adapter.splits(procedures)["auto"].roles.items()} == {"train": 3, "val": 1, "test": 1}
+    assert {role: len(ids) for role, ids in adapter.splits(procedures)["auto"].roles.items()} == {
+        "train": 3,
+        "val": 1,
+        "test": 1,
+    }
     (folder / "phases.yaml").write_text(PHASES + "splits: {train: [op0..op3], test: [op4]}\n")
-    assert adapter.splits(procedures)["own"].roles == {"train": ("op0", "op1", "op2", "op3"), "test": ("op4",)}
+    assert adapter.splits(procedures)["own"].roles == {
+        "train": ("op0", "op1", "op2", "op3"),
+        "test": ("op4",),
+    }
 
 
 @pytest.mark.parametrize(
@@ -102,13 +109,19 @@ def test_own_splits_are_kept_and_absent_ones_are_made(folder, clip):
         ({"phases.yaml": "fases: [A]"}, "has no `phases:` list"),
         ({"phases.yaml": "phases: [A, a]", "a.mp4": "clip"}, "differ only in case"),
         ({"phases.yaml": PHASES + "first_row: 7", "a.mp4": "clip"}, "first_row is 7"),
-        ({"phases.yaml": PHASES + "rows: minute", "a.mp4": "clip"}, "rows is 'minute'; write frame or second"),
+        (
+            {"phases.yaml": PHASES + "rows: minute", "a.mp4": "clip"},
+            "rows is 'minute'; write frame or second",
+        ),
         ({"phases.yaml": PHASES + "fps: many", "a.mp4": "clip"}, "fps 'many' is not a number"),
         ({"a.mp4": "clip", "b/a.avi": "clip"}, "two recordings called a"),
         ({"a.mp4": "clip", "a.txt": "x", "a.csv": "x"}, "two label files for a"),
         ({"case/0.jpg": "clip"}, "holds images; write in phases.yaml how many were taken per second"),
         ({"---.mp4": "clip"}, "no letter or digit to make an id of"),
-        ({"phases.yaml": PHASES + "splits: {train: [zz]}", "a.mp4": "clip"}, "split 'own' names 'zz', which is not in the folder"),
+        (
+            {"phases.yaml": PHASES + "splits: {train: [zz]}", "a.mp4": "clip"},
+            "split 'own' names 'zz', which is not in the folder",
+        ),
     ],
 )
 def test_each_mistake_in_the_folder_has_its_own_message(folder, clip, files, message):
@@ -130,6 +143,9 @@ def test_a_video_without_labels_fails_alone(folder, clip):
         (folder / f"{name}.mp4").write_bytes(clip + name.encode())
     (folder / "a.csv").write_text("start,end,phase\n0,4,Alpha\n")
     outcome = prepare(Request("custom", folder, folder.parent / "out"))
-    assert outcome.prepared == ["a"] and "b.mp4: no label file for it; expected b.csv or b.txt" in outcome.failures["b"]
+    assert (
+        outcome.prepared == ["a"]
+        and "b.mp4: no label file for it; expected b.csv or b.txt" in outcome.failures["b"]
+    )
     with pytest.raises(DataError, match="unfinished"):
         PreparedDataset.open(folder.parent / "out")

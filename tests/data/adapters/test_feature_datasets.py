@@ -20,9 +20,13 @@ def tools(tmp_path):
     source = tmp_path / "source"
     for folder in ("tool_annotations", "phase_annotations"):
         (source / folder).mkdir(parents=True)
-    (source / "tool_annotations/video01-tool.txt").write_text(TOOL_HEADER + "0\t1\t0\t0\t0\t0\t0\t0\n25\t1\t0\t1\t0\t0\t0\t0\n")
+    (source / "tool_annotations/video01-tool.txt").write_text(
+        TOOL_HEADER + "0\t1\t0\t0\t0\t0\t0\t0\n25\t1\t0\t1\t0\t0\t0\t0\n"
+    )
     names = ["Preparation"] * 25 + ["CalotTriangleDissection"] * 26
-    (source / "phase_annotations/video01-phase.txt").write_text("Frame\tPhase\n" + "".join(f"{i}\t{n}\n" for i, n in enumerate(names)))
+    (source / "phase_annotations/video01-phase.txt").write_text(
+        "Frame\tPhase\n" + "".join(f"{i}\t{n}\n" for i, n in enumerate(names))
+    )
     return source
 
 
@@ -36,11 +40,17 @@ def test_tool_files_and_phase_files_are_joined_on_the_frame(tools, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TOOL_HEADER.replace("Hook", "Hock") + "0\t1\t0\t0\t0\t0\t0\t0\n", r"video01-tool\.txt:1: the header is"),
+        (
+            TOOL_HEADER.replace("Hook", "Hock") + "0\t1\t0\t0\t0\t0\t0\t0\n",
+            r"video01-tool\.txt:1: the header is",
+        ),
         (TOOL_HEADER + "0\t2\t0\t0\t0\t0\t0\t0\n", r"video01-tool\.txt:2: Grasper is '2', expected 0 or 1"),
         (TOOL_HEADER + "1\t1\t0\t0\t0\t0\t0\t0\n", r"video01-tool\.txt:2: frame 1 where 0 belongs"),
         (TOOL_HEADER + "0\t1\t0\n", r"video01-tool\.txt:2: .* has 3 of 8 columns"),
-        (TOOL_HEADER + "".join(f"{25 * i}\t1\t0\t0\t0\t0\t0\t0\n" for i in range(9)), "9 tool rows but 3 phase samples"),
+        (
+            TOOL_HEADER + "".join(f"{25 * i}\t1\t0\t0\t0\t0\t0\t0\n" for i in range(9)),
+            "9 tool rows but 3 phase samples",
+        ),
     ],
 )
 def test_each_mistake_in_a_tool_file_has_its_own_message(tools, tmp_path, text, message):
@@ -78,7 +88,10 @@ def test_kinematics_are_the_14_patient_side_signals_at_5_hz(trials, tmp_path):
     assert prepare(Request("jigsaws", trials, tmp_path / "out")).failures == {}
     dataset = PreparedDataset.open(tmp_path / "out")
     video = dataset.videos["Suturing_B001"]
-    left, right = (39, 40, 41, 51, 52, 53, 57), (58, 59, 60, 70, 71, 72, 76)  # columns of the dataset's readme, counted from 1
+    left, right = (
+        (39, 40, 41, 51, 52, 53, 57),
+        (58, 59, 60, 70, 71, 72, 76),
+    )  # columns of the dataset's readme, counted from 1
     assert [column + 1 for column in COLUMNS] == [*left, *right]
     assert video.features.tolist() == [[100 * r + c - 1 for c in (*left, *right)] for r in (0, 6, 12)]
     assert video.labels.tolist() == [-1, 0, -1]  # rows 1, 7 and 13: before, inside and after the gestures
@@ -93,7 +106,11 @@ def test_kinematics_are_the_14_patient_side_signals_at_5_hz(trials, tmp_path):
         ("kinematics/AllGestures", " ".join(["x"] * 76), r"Suturing_B001\.txt:1: a column is not a number"),
         ("kinematics/AllGestures", " ".join(["nan"] * 76), "features must be finite"),
         ("transcriptions", "1 5\n", r"Suturing_B001\.txt:1: '1 5' is not 'first last G1'"),
-        ("transcriptions", "0 5 G1\n", r"Suturing_B001\.txt:1: frames 0 to 5 are no stretch; they count from 1"),
+        (
+            "transcriptions",
+            "0 5 G1\n",
+            r"Suturing_B001\.txt:1: frames 0 to 5 are no stretch; they count from 1",
+        ),
         ("transcriptions", "1 5 G7\n", "gesture G7 does not occur in Suturing"),
     ],
 )
@@ -108,7 +125,12 @@ def test_each_mistake_in_a_trial_has_its_own_message(trials, tmp_path, file, tex
 def test_the_real_kinematics_archive_is_imported_whole(real_data, tmp_path):
     outcome = prepare(Request("jigsaws", real_data("jigsaws"), tmp_path / "out"))
     dataset = PreparedDataset.open(tmp_path / "out")
-    assert outcome.failures == {} and len(dataset.videos) == 38 and dataset.d_feature == 14 and len(dataset.splits) == 8
+    assert (
+        outcome.failures == {}
+        and len(dataset.videos) == 38
+        and dataset.d_feature == 14
+        and len(dataset.splits) == 8
+    )
     assert sorted(v for roles in dataset.splits.values() for v in roles["test"]) == sorted(dataset.videos)
 
 
@@ -128,23 +150,57 @@ def arrays(tmp_path):
 def test_own_arrays_are_imported_with_labels_in_any_form(arrays, tmp_path):
     assert prepare(Request("features", arrays, tmp_path / "out")).failures == {}
     dataset = PreparedDataset.open(tmp_path / "out")
-    assert {key: video.labels.tolist() for key, video in dataset.videos.items()} == {"a": [0, 1, -1, 1], "b": [0, 1], "c": [1, 1]}
+    assert {key: video.labels.tolist() for key, video in dataset.videos.items()} == {
+        "a": [0, 1, -1, 1],
+        "b": [0, 1],
+        "c": [1, 1],
+    }
     assert dataset.fps == Fraction(2) and dataset.videos["a"].time_s.tolist() == [0, 0.5, 1, 1.5]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: np.savez(p / "a.npz", x=np.ones((4, 3))), r"a\.npz: expected arrays x .* and y .*, found x"),
-        (lambda p: np.savez(p / "a.npz", x=np.ones(4), y=np.ones(4, int)), r"features have shape \(4,\), expected \(samples, features\)"),
-        (lambda p: np.savez(p / "a.npz", x=np.full((2, 2), np.nan), y=np.ones(2, int)), "row 0, column 0 is nan"),
-        (lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.ones(3, int)), "2 feature rows and 3 labels"),
-        (lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.array([0, 5])), "row 1 has phase 5, outside 0 to 1"),
-        (lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.array([0.0, 1.0])), "labels are float64 .* expected whole numbers"),
-        (lambda p: np.savez(p / "a.npz", x=np.array([["a", "b"]]), y=np.array([0])), "features are of type <U1, expected numbers"),
-        (lambda p: np.savez(p / "a.npz", x=np.array([[None, 1]]), y=np.array([0])), "holds Python objects, which are never loaded"),
-        (lambda p: (p / "a.npz").write_bytes(b"PK\x03\x04 not really"), r"a\.npz: not an \.npz archive, or a damaged one"),
-        (lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.array([-1, -1])), "not one sample of a has a label"),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.ones((4, 3))),
+            r"a\.npz: expected arrays x .* and y .*, found x",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.ones(4), y=np.ones(4, int)),
+            r"features have shape \(4,\), expected \(samples, features\)",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.full((2, 2), np.nan), y=np.ones(2, int)),
+            "row 0, column 0 is nan",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.ones(3, int)),
+            "2 feature rows and 3 labels",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.array([0, 5])),
+            "row 1 has phase 5, outside 0 to 1",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.array([0.0, 1.0])),
+            "labels are float64 .* expected whole numbers",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.array([["a", "b"]]), y=np.array([0])),
+            "features are of type <U1, expected numbers",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.array([[None, 1]]), y=np.array([0])),
+            "holds Python objects, which are never loaded",
+        ),
+        (
+            lambda p: (p / "a.npz").write_bytes(b"PK\x03\x04 not really"),
+            r"a\.npz: not an \.npz archive, or a damaged one",
+        ),
+        (
+            lambda p: np.savez(p / "a.npz", x=np.ones((2, 2)), y=np.array([-1, -1])),
+            "not one sample of a has a label",
+        ),
     ],
 )
 def test_each_mistake_in_own_arrays_has_its_own_message(arrays, tmp_path, make, message):

@@ -46,7 +46,9 @@ def test_the_map_leads_every_pixel_back_to_where_it_came_from(anchor, at, angle,
 
 def test_a_camera_that_looks_straight_shows_the_picture_itself():
     picture = noise_picture(100, 120)
-    np.testing.assert_array_equal(shoot(picture, Placement((50.0, 40.0), (30.0, 20.0)), 60, 40), picture[20:60, 20:80])
+    np.testing.assert_array_equal(
+        shoot(picture, Placement((50.0, 40.0), (30.0, 20.0)), 60, 40), picture[20:60, 20:80]
+    )
 
 
 def test_beyond_the_rim_the_picture_is_mirrored():
@@ -72,7 +74,12 @@ def test_an_opaque_sprite_covers_and_a_translucent_one_mixes():
 
 def test_opacity_fades_a_sprite():
     view = np.full((*VIEW, 3), 100, dtype=np.uint8)
-    place(view, opaque(np.full((10, 12, 3), 200, dtype=np.uint8)), Placement((0.0, 0.0), (20.0, 5.0)), opacity=0.25)
+    place(
+        view,
+        opaque(np.full((10, 12, 3), 200, dtype=np.uint8)),
+        Placement((0.0, 0.0), (20.0, 5.0)),
+        opacity=0.25,
+    )
     assert np.abs(view[5:15, 20:32].astype(int) - 125).max() <= 1
 
 
@@ -97,7 +104,12 @@ def test_a_sprite_outside_changes_nothing():
 
 def test_a_shadow_darkens_beside_the_sprite():
     view = np.full((*VIEW, 3), 200, dtype=np.uint8)
-    place(view, opaque(np.full((16, 16, 3), 255, dtype=np.uint8)), Placement((0.0, 0.0), (10.0, 5.0)), shadow=(12, 12))
+    place(
+        view,
+        opaque(np.full((16, 16, 3), 255, dtype=np.uint8)),
+        Placement((0.0, 0.0), (10.0, 5.0)),
+        shadow=(12, 12),
+    )
     assert view[24, 28].max() < 200  # in the shadow, not under the sprite
     assert (view[5:21, 10:26] == 255).all() and (view[:4] == 200).all()
 

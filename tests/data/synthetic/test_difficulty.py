@@ -1,7 +1,8 @@
 """The difficulty is the paper's: one frame cannot tell the two dissections apart, what happened before can.
 
-Classifiers are nearest neighbours on standardised features, trained on some operations and tested on others. Balanced accuracy of a guess
-is one half. A control shows that the same classifier does find what a frame does show."""
+Classifiers are nearest neighbours on standardised features, trained on some operations and tested on others.
+Balanced accuracy of a guess is one half. A control shows that the same classifier does find what a frame does
+show."""
 
 import cv2
 import numpy as np
@@ -15,10 +16,34 @@ SECOND = 5  # frames
 
 
 def known_to_the_generator(op):
-    """Everything a frame shows, without its pixels: tools, hands, camera, gallbladder, bag, smoke, blood, water, focus."""
+    """Everything a frame shows, without its pixels: tools, hands, camera, gallbladder, bag, smoke, blood,
+    water, focus."""
     t = op.tracks
-    columns = [t.camera.x, t.camera.y, t.camera.zoom, t.camera.roll, t.left.x, t.left.y, t.right.x, t.right.y, t.left.reach, t.right.reach]
-    columns += [t.pull_x, t.pull_y, t.gallbladder, t.bag, t.spark, t.smoke, t.water, t.defocus, t.outside, t.blood(), t.right.jaws]
+    columns = [
+        t.camera.x,
+        t.camera.y,
+        t.camera.zoom,
+        t.camera.roll,
+        t.left.x,
+        t.left.y,
+        t.right.x,
+        t.right.y,
+        t.left.reach,
+        t.right.reach,
+    ]
+    columns += [
+        t.pull_x,
+        t.pull_y,
+        t.gallbladder,
+        t.bag,
+        t.spark,
+        t.smoke,
+        t.water,
+        t.defocus,
+        t.outside,
+        t.blood(),
+        t.right.jaws,
+    ]
     return np.column_stack([t.tool_presence(), *columns])[::SECOND]
 
 
@@ -28,12 +53,21 @@ def thumbnails(op, every):
     for i in range(0, op.procedure.n_frames, every):
         frame = op.renderer.frame(i)[:, 60:420]
         colours = frame.reshape(-1, 3)
-        rows.append(np.concatenate([cv2.resize(frame, (12, 9), interpolation=cv2.INTER_AREA).ravel(), colours.mean(0), colours.std(0)]))
+        rows.append(
+            np.concatenate(
+                [
+                    cv2.resize(frame, (12, 9), interpolation=cv2.INTER_AREA).ravel(),
+                    colours.mean(0),
+                    colours.std(0),
+                ]
+            )
+        )
     return np.array(rows, dtype=np.float64)
 
 
 def balanced_accuracy(train, test, first, second, n_neighbours=15):
-    """Of telling phase `first` from `second`; the neighbours of a test row are sought among as many rows of either phase."""
+    """Of telling phase `first` from `second`; the neighbours of a test row are sought among as many rows of
+    either phase."""
     rng = np.random.default_rng(0)
     x = np.concatenate([rows[np.isin(phases, (first, second))] for rows, phases in train])
     y = np.concatenate([phases[np.isin(phases, (first, second))] for _, phases in train])

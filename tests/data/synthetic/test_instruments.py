@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from surgicalmamba.data.synthetic.instruments import MIDDLE, N_OPENINGS, Tool, draw_bag, draw_clip, draw_instruments
+from surgicalmamba.data.synthetic.instruments import (
+    MIDDLE,
+    N_OPENINGS,
+    Tool,
+    draw_bag,
+    draw_clip,
+    draw_instruments,
+)
 from surgicalmamba.data.synthetic.procedure import generator
 
 
@@ -35,7 +42,10 @@ def test_a_steel_shaft_is_bright_and_a_black_one_dark_with_a_highlight_along_it(
 
 def test_the_open_bag_has_a_dark_mouth_and_a_clip_is_bright():
     content = (0.6, 0.6, 0.5)
-    opened, shut = draw_bag(generator(1), content, is_open=True).rgba, draw_bag(generator(1), content, is_open=False).rgba
+    opened, shut = (
+        draw_bag(generator(1), content, is_open=True).rgba,
+        draw_bag(generator(1), content, is_open=False).rgba,
+    )
     mouth = opened[48:56, 55:63]
     assert mouth[..., 3].min() > 200 and mouth[..., :3].mean() < 60
     assert shut[..., 3].max() > 180 and shut[100:110, 120:130, :3].mean() > 80

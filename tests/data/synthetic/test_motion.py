@@ -48,14 +48,19 @@ def test_tools_are_present_about_as_often_as_in_cholec80(operations, real_data):
         (Tool.GRASPER, CALOT),
         (Tool.BAG, PACKAGING),
     ):
-        ours, theirs = tools[phases == phase, tool.value].mean(), real_tools[real_phases == phase, tool.value].mean()
+        ours, theirs = (
+            tools[phases == phase, tool.value].mean(),
+            real_tools[real_phases == phase, tool.value].mean(),
+        )
         assert ours == pytest.approx(theirs, abs=0.15), (tool, phase)
 
 
 def test_smoke_follows_cautery_and_clears(operations):
     for op in operations:
         tracks = op.tracks
-        quiet = np.convolve(tracks.spark, np.ones(15 * op.fps), mode="full")[: op.procedure.n_frames] == 0  # nothing burnt for 15 s
+        quiet = (
+            np.convolve(tracks.spark, np.ones(15 * op.fps), mode="full")[: op.procedure.n_frames] == 0
+        )  # nothing burnt for 15 s
         assert tracks.smoke[quiet].max() < 0.05
         assert tracks.smoke[tracks.spark > 0].mean() > 5 * tracks.smoke[quiet].mean() + 0.1
 

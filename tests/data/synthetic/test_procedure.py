@@ -60,13 +60,18 @@ def test_the_median_length_of_a_phase_is_the_counted_one(full, phase):
 
 
 def test_lengths_agree_with_real_operations(full, real_data):
-    """Cholec80 01-40, the real annotation: medians of the phases and of the whole, and the spread of the whole."""
+    """Cholec80 01-40, the real annotation: medians of the phases and of the whole, and the spread of the
+    whole."""
     archive = np.load(real_data("cholec80/tools_phases_01-40.npz"), allow_pickle=False)
-    real = np.array([np.bincount(archive[key], minlength=7) for key in archive.files if key.endswith("/phases")]).astype(float)
+    real = np.array(
+        [np.bincount(archive[key], minlength=7) for key in archive.files if key.endswith("/phases")]
+    ).astype(float)
     ours = phase_seconds(full)
     for phase in range(7):
         expected = np.median(real[real[:, phase] > 0, phase])
-        assert np.median(ours[ours[:, phase] > 0, phase]) == pytest.approx(expected, rel=0.4), PHASE_NAMES[phase]
+        assert np.median(ours[ours[:, phase] > 0, phase]) == pytest.approx(expected, rel=0.4), PHASE_NAMES[
+            phase
+        ]
     assert np.median(ours.sum(1)) == pytest.approx(np.median(real.sum(1)), rel=0.2)
     assert np.log(ours.sum(1)).std() == pytest.approx(np.log(real.sum(1)).std(), abs=0.12)
 
@@ -90,7 +95,8 @@ def test_only_the_orders_seen_in_cholec80_occur_and_about_as_often(full):
     usual = orders[0, 1, 2, 3, 4, 5, 6] + orders[1, 2, 3, 4, 5, 6]
     allowed = [(4, 5, 6), (5, 4, 6), (4, 6), (4, 6, 5)]
     assert set(orders) <= {start + ending for start in ((0, 1, 2, 3), (1, 2, 3)) for ending in allowed}
-    # Of 79 real videos: 58 in the usual order, 9 without preparation, 6 without cleaning, 12 with cleaning before packaging.
+    # Of 79 real videos: 58 in the usual order, 9 without preparation, 6 without cleaning, 12 with cleaning
+    # before packaging.
     assert usual / N == pytest.approx(58 / 79, abs=0.06)
     assert np.mean([PREPARATION not in p.order for p in full]) == pytest.approx(9 / 79, abs=0.05)
     assert np.mean([CLEANING not in p.order for p in full]) == pytest.approx(6 / 79, abs=0.05)
@@ -110,7 +116,9 @@ def test_both_dissections_spend_their_time_alike(full):
     calot, dissection = shares(CALOT), shares(DISSECTION)
     for activity in Activity:
         assert calot[activity] == pytest.approx(dissection[activity], abs=0.02), activity
-    assert calot[Activity.DISSECT] == pytest.approx(0.8, abs=0.04)  # the hook is in Cholec80's Calot dissection 80 % of the time
+    assert calot[Activity.DISSECT] == pytest.approx(
+        0.8, abs=0.04
+    )  # the hook is in Cholec80's Calot dissection 80 % of the time
 
 
 def test_clipping_opens_with_the_clipper_and_ends_with_the_cut_and_nothing_else_clips(full):

@@ -1,4 +1,5 @@
-"""Videos and labels on disk: real files, the same bytes each time, and nothing half-written that looks finished."""
+"""Videos and labels on disk: real files, the same bytes each time, and nothing half-written that looks
+finished."""
 
 import hashlib
 import signal
@@ -31,7 +32,13 @@ def dataset(tmp_path_factory):
 
 def test_the_folder_is_a_users_own_data_and_nothing_else(dataset):
     folder, files = dataset
-    assert sorted(digests(folder)) == ["phases.yaml", "video01.mp4", "video01.txt", "video02.mp4", "video02.txt"]
+    assert sorted(digests(folder)) == [
+        "phases.yaml",
+        "video01.mp4",
+        "video01.txt",
+        "video02.mp4",
+        "video02.txt",
+    ]
     assert [file.name for file in files] == ["video01.mp4", "video02.mp4"]
     description = yaml.safe_load((folder / "phases.yaml").read_text())
     assert description["name"] == "synthetic" and description["fps"] == FPS
@@ -44,16 +51,25 @@ def test_videos_decode_to_one_frame_per_label_row(dataset):
         op = operation(SEED, number, short=True, fps=FPS)
         rows = file.with_suffix(".txt").read_text().split("\n")
         assert rows[0] == "Frame\tPhase" and rows[-1] == ""
-        expected = [f"{frame}\t{PHASE_NAMES[phase]}" for frame, phase in enumerate(op.procedure.phase_per_frame())]
+        expected = [
+            f"{frame}\t{PHASE_NAMES[phase]}" for frame, phase in enumerate(op.procedure.phase_per_frame())
+        ]
         assert rows[1:-1] == expected
         with av.open(str(file)) as container:
             stream = container.streams.video[0]
-            assert (stream.codec_context.name, stream.width, stream.height, stream.average_rate) == ("h264", 480, 270, FPS)
+            assert (stream.codec_context.name, stream.width, stream.height, stream.average_rate) == (
+                "h264",
+                480,
+                270,
+                FPS,
+            )
             frames = [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(stream)]
         assert len(frames) == op.procedure.n_frames
         assert [time_s for time_s, _ in frames] == [i / FPS for i in range(len(frames))]
         for i in (0, len(frames) // 2, len(frames) - 1):
-            assert np.abs(frames[i][1].astype(int) - op.renderer.frame(i)).mean() < 6  # what the encoder loses
+            assert (
+                np.abs(frames[i][1].astype(int) - op.renderer.frame(i)).mean() < 6
+            )  # what the encoder loses
 
 
 def test_no_date_or_path_is_written_into_the_file(dataset):
@@ -81,7 +97,8 @@ def test_a_killed_call_is_continued_by_the_same_call_and_ends_with_the_same_byte
     out = tmp_path / "killed"
     script = (
         "import sys; from pathlib import Path; from surgicalmamba.data.synthetic import write_dataset\n"
-        f"write_dataset(Path(sys.argv[1]), videos=2, seed={SEED}, short=True, fps={FPS}, progress=lambda n: print(n, flush=True))"
+        f"write_dataset(Path(sys.argv[1]), videos=2, seed={SEED}, short=True, fps={FPS},\n"
+        "              progress=lambda n: print(n, flush=True))"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(out)], stdout=subprocess.PIPE, text=True)
     first_video = operation(SEED, 0, short=True, fps=FPS).procedure.n_frames
@@ -92,7 +109,9 @@ def test_a_killed_call_is_continued_by_the_same_call_and_ends_with_the_same_byte
     process.wait()
     process.stdout.close()
     assert not (out / "phases.yaml").exists() and not (out / "video02.mp4").exists()
-    assert any(path.name.endswith(".tmp") for path in out.iterdir())  # the half-written video, under another name
+    assert any(
+        path.name.endswith(".tmp") for path in out.iterdir()
+    )  # the half-written video, under another name
     finished_at = (out / "video01.mp4").stat().st_mtime_ns
     write_dataset(out, videos=2, seed=SEED, short=True, fps=FPS)
     assert digests(out) == digests(folder)
@@ -125,7 +144,13 @@ def test_a_finished_folder_with_a_missing_video_says_so(dataset, tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"videos": 0}, "videos=0"), ({"seed": -1}, "seed=-1"), ({"fps": 0}, "fps=0"), ({"workers": 0}, "workers=0"), ({"fps": 61}, "fps=61")],
+    [
+        ({"videos": 0}, "videos=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"fps": 0}, "fps=0"),
+        ({"workers": 0}, "workers=0"),
+        ({"fps": 61}, "fps=61"),
+    ],
 )
 def test_impossible_wishes_are_refused_before_anything_is_written(tmp_path, change, message):
     out = tmp_path / "out"
@@ -166,7 +191,9 @@ def test_a_disk_that_fills_up_is_one_readable_line_and_leaves_no_half_video(tmp_
         "except DataError as error: print(error)"
     )
     out = tmp_path / "out"
-    result = subprocess.run([sys.executable, "-c", script, str(out)], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(out)], capture_output=True, text=True, check=True
+    )
     assert "video01.mp4: File too large" in result.stdout and len(result.stdout.splitlines()) == 1
     assert [path.name for path in out.iterdir()] == [".unfinished.yaml"]
 
@@ -174,7 +201,11 @@ def test_a_disk_that_fills_up_is_one_readable_line_and_leaves_no_half_video(tmp_
 def test_progress_adds_up_to_the_promised_number_of_frames(tmp_path):
     seen = []
     write_dataset(tmp_path / "one", videos=1, seed=SEED, short=True, fps=FPS, progress=seen.append)
-    assert sum(seen) == total_frames(1, SEED, short=True, fps=FPS) == operation(SEED, 0, short=True, fps=FPS).procedure.n_frames
+    assert (
+        sum(seen)
+        == total_frames(1, SEED, short=True, fps=FPS)
+        == operation(SEED, 0, short=True, fps=FPS).procedure.n_frames
+    )
 
 
 def test_names_sort_in_order():

@@ -1,4 +1,5 @@
-"""Frames: a round view with dark margins that shows what the tracks say, the same bytes on every processor."""
+"""Frames: a round view with dark margins that shows what the tracks say, the same bytes on every
+processor."""
 
 import os
 import subprocess
@@ -27,7 +28,11 @@ def clear_frame(op, activity):
 
 def with_tracks(op, **changes):
     """The same patient with other tracks."""
-    return Renderer(draw_anatomy(generator(op.seed, op.video, 2)), replace(op.tracks, **changes), generator(op.seed, op.video, 3))
+    return Renderer(
+        draw_anatomy(generator(op.seed, op.video, 2)),
+        replace(op.tracks, **changes),
+        generator(op.seed, op.video, 3),
+    )
 
 
 def test_the_view_is_round_with_dark_margins(op):
@@ -44,10 +49,14 @@ def test_the_view_is_round_with_dark_margins(op):
 
 
 def test_tissue_is_red_before_green_before_blue_inside_and_not_outside_the_body():
-    """Redness is what tells inside from outside; out-of-body frames show drapes."""
+    """Redness separates inside from outside; out-of-body frames show drapes."""
     op = next(o for o in (operation(8, v) for v in range(20)) if (o.tracks.outside == 1.0).any())
     inside = op.renderer.frame(clear_frame(op, Activity.DISSECT))[60:210, 150:330].reshape(-1, 3).mean(0)
-    outside = op.renderer.frame(int(np.flatnonzero(op.tracks.outside == 1.0)[0]))[60:210, 150:330].reshape(-1, 3).mean(0)
+    outside = (
+        op.renderer.frame(int(np.flatnonzero(op.tracks.outside == 1.0)[0]))[60:210, 150:330]
+        .reshape(-1, 3)
+        .mean(0)
+    )
     assert inside[0] > 1.2 * inside[1] > 1.2 * inside[2]
     assert outside[0] < outside[1]
 
@@ -73,7 +82,9 @@ def test_smoke_pales_the_view_and_defocus_smooths_it(op):
     i, n = clear_frame(op, Activity.DISSECT), op.procedure.n_frames
     plain = with_tracks(op, smoke=np.zeros(n), defocus=np.zeros(n), spark=np.zeros(n)).frame(i).astype(float)
     smoky = with_tracks(op, smoke=np.ones(n), defocus=np.zeros(n), spark=np.zeros(n)).frame(i).astype(float)
-    soft = with_tracks(op, smoke=np.zeros(n), defocus=np.full(n, 1.5), spark=np.zeros(n)).frame(i).astype(float)
+    soft = (
+        with_tracks(op, smoke=np.zeros(n), defocus=np.full(n, 1.5), spark=np.zeros(n)).frame(i).astype(float)
+    )
     centre = np.s_[80:190, 170:310]
 
     def saturation(x):
@@ -115,24 +126,30 @@ op = operation(6, 1, short=True)
 frames = [op.renderer.frame(i) for i in range(0, op.procedure.n_frames, 23)]
 path = Path(sys.argv[1])
 encode(path, frames, 5)
-print(hashlib.sha256(b"".join(f.tobytes() for f in frames)).hexdigest(), hashlib.sha256(path.read_bytes()).hexdigest())
+pixels = b"".join(frame.tobytes() for frame in frames)
+print(*(hashlib.sha256(data).hexdigest() for data in (pixels, path.read_bytes())))
 print("numpy", *[name for name in __cpu_dispatch__ if __cpu_features__[name]])
 print("opencv", *["AVX2"] * cv2.checkHardwareSupport(11))
 """
 
 
 def test_bytes_do_not_depend_on_the_vector_units_of_the_processor(tmp_path):
-    """The same frames and the same encoded file with every optional instruction set of NumPy and OpenCV switched off."""
+    """The same frames and the same encoded file with every optional instruction set of NumPy and OpenCV
+    switched off."""
 
     def probe(name, **switches):
         plain = {key: value for key, value in os.environ.items() if not key.startswith(("NPY_", "OPENCV_"))}
         command = [sys.executable, "-c", PROBE, str(tmp_path / f"{name}.mp4")]
-        result = subprocess.run(command, env={**plain, **switches}, capture_output=True, text=True, check=True)
+        result = subprocess.run(
+            command, env={**plain, **switches}, capture_output=True, text=True, check=True
+        )
         return result.stdout.splitlines()
 
     digests, numpy_units, opencv_units = probe("plain")
     if numpy_units == "numpy" or opencv_units == "opencv":
-        pytest.skip(f"this processor has no optional vector units to switch off (found: {numpy_units}; {opencv_units})")
+        pytest.skip(
+            f"no optional vector units to switch off on this processor ({numpy_units}; {opencv_units})"
+        )
     bare_digests, *bare_units = probe(
         "bare",
         NPY_DISABLE_CPU_FEATURES=numpy_units.removeprefix("numpy "),

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from surgicalmamba.data.synthetic.procedure import generator
-from surgicalmamba.data.synthetic.shading import light, lobules, mix, noise, smooth_step, to_bytes, tube, vessels
+from surgicalmamba.data.synthetic.shading import (
+    light,
+    lobules,
+    mix,
+    noise,
+    smooth_step,
+    to_bytes,
+    tube,
+    vessels,
+)
 
 SIZE = (60, 90)
 
@@ -20,7 +29,9 @@ def test_a_straight_tube_is_covered_within_its_radius_and_highest_on_its_ridge()
 def test_a_tapered_tube_is_wider_where_its_radius_is_larger():
     cover, _, _, _ = tube(SIZE, [(0.0, 30.0), (89.0, 30.0)], [4.0, 16.0])
     widths = cover.sum(0)
-    assert widths[5] == pytest.approx(2 * (4 + 12 * 5 / 89), abs=1.5) and widths[80] == pytest.approx(2 * (4 + 12 * 80 / 89), abs=1.5)
+    assert widths[5] == pytest.approx(2 * (4 + 12 * 5 / 89), abs=1.5) and widths[80] == pytest.approx(
+        2 * (4 + 12 * 80 / 89), abs=1.5
+    )
 
 
 def test_lobes_found_in_windows_are_those_of_a_search_over_everything():
@@ -58,6 +69,9 @@ def test_noise_and_vessels_repeat_with_their_generator():
 
 def test_small_formulas_by_hand():
     assert smooth_step(0.0, 1.0, np.array([-1.0, 0.0, 0.5, 1.0, 2.0])).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
-    assert smooth_step(1.0, 0.0, np.array([0.0, 1.0])).tolist() == [1.0, 0.0]  # falling when the limits are swapped
+    assert smooth_step(1.0, 0.0, np.array([0.0, 1.0])).tolist() == [
+        1.0,
+        0.0,
+    ]  # falling when the limits are swapped
     assert to_bytes(np.array([-0.2, 0.0, 0.5, 1.0, 1.7])).tolist() == [0, 0, 128, 255, 255]
     assert mix(np.zeros((1, 1, 3)), (1.0, 0.5, 0.0), np.array([[0.5]])).tolist() == [[[0.5, 0.25, 0.0]]]

@@ -19,7 +19,10 @@ def test_the_sheet_is_a_png_with_seven_columns_and_a_title_row(tmp_path, monkeyp
     assert picture.shape == (sheet._TITLE_H + height, 7 * width, 3)
     assert picture[: sheet._TITLE_H].max() > 200  # the titles
     cells = [picture[sheet._TITLE_H :, k * width : (k + 1) * width].astype(int) for k in range(7)]
-    assert all(cell[height // 2 - 20 : height // 2 + 20, width // 2 - 20 : width // 2 + 20].mean() > 30 for cell in cells)
+    assert all(
+        cell[height // 2 - 20 : height // 2 + 20, width // 2 - 20 : width // 2 + 20].mean() > 30
+        for cell in cells
+    )
     assert all(np.abs(a - b).mean() > 1 for a, b in pairwise(cells))
 
 

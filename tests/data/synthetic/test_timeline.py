@@ -5,7 +5,9 @@ import pytest
 
 from surgicalmamba.data.synthetic.procedure import Activity, Bout, Procedure, Timeline, generator
 
-PROCEDURE = Procedure(2, (Bout(0, 4, 1, Activity.HOLD), Bout(4, 10, 1, Activity.DISSECT), Bout(10, 12, 2, Activity.CLIP)))
+PROCEDURE = Procedure(
+    2, (Bout(0, 4, 1, Activity.HOLD), Bout(4, 10, 1, Activity.DISSECT), Bout(10, 12, 2, Activity.CLIP))
+)
 
 
 @pytest.fixture

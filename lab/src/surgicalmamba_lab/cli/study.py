@@ -84,7 +84,8 @@ def benchmark(
     from surgicalmamba_lab.studies.results import gather, markdown, summary_text, write_results
     from surgicalmamba_lab.studies.runs import benchmark_jobs
 
-    recipe, dataset = recipe_on(config, data, overrides, quick, {"recognizer.variant": "--variants"} if variants else {})
+    taken = {"recognizer.variant": "--variants"} if variants else {}
+    recipe, dataset = recipe_on(config, data, overrides, quick, taken)
     jobs = benchmark_jobs(recipe, dataset, seeds, listed(variants, str, "--variants"), splits)
     runner(out, workers)(jobs, "runs")
     rows = gather(jobs, out, dataset)
