@@ -19,7 +19,8 @@ def frames(model, n_lanes, length, seed=0):
 
 
 def in_cuts(model, features, cuts, state=None):
-    """Logits and final state of a sequence given in pieces of these lengths, the last one repeated as often as needed."""
+    """Logits and final state of a sequence given in pieces of these lengths, the last one repeated as
+    often as needed."""
     logits, start = [], 0
     remaining = list(cuts)
     while start < features.shape[1]:
@@ -33,7 +34,9 @@ def in_cuts(model, features, cuts, state=None):
 def assert_same_state(a, b):
     assert a.frame_index == b.frame_index and a.names() == b.names()
     for name, one, other in zip(a.names(), a.tensors(), b.tensors(), strict=True):
-        torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            one, other, atol=TOLERANCE, rtol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def check_contract(model, length=23):
@@ -42,7 +45,10 @@ def check_contract(model, length=23):
         varied(model)
         features = frames(model, 2, length)
         whole = model.forward_features(features)
-        assert whole.logits.shape == (2, length, model.n_phases) and whole.state.frame_index == (length, length)
+        assert whole.logits.shape == (2, length, model.n_phases) and whole.state.frame_index == (
+            length,
+            length,
+        )
         _check_cuts(model, features, whole)
         if model.lookahead == 0:
             _check_causality(model, features, whole)
@@ -70,7 +76,10 @@ def _check_causality(model, features, whole):
 
 def _check_lanes(model, features, whole):
     """Lanes at different frames, joined, reset and moved, give what each gives alone."""
-    early, late = model.forward_features(features[:1, :4]).state, model.forward_features(features[1:, :11]).state
+    early, late = (
+        model.forward_features(features[:1, :4]).state,
+        model.forward_features(features[1:, :11]).state,
+    )
     joined = type(early).stack([early, late])
     assert joined.frame_index == (4, 11)
     following = torch.stack([features[0, 4:13], features[1, 11:20]])
@@ -105,7 +114,8 @@ def check_padding(model):
 
 
 def check_training(model):
-    """Two clips in training, the second under autocast: every weight gets a gradient, and the memory keeps full precision."""
+    """Two clips in training, the second under autocast: every weight gets a gradient, and the memory keeps
+    full precision."""
     varied(model).train()
     labels = torch.tensor([[0, 1, 2, 0, -1, 1], [2, 2, 1, -1, -1, -1]])
     n_frames = torch.tensor([6, 3])
@@ -122,8 +132,12 @@ def check_training(model):
 
 
 def _loss(model, output, labels):
-    own = model.training_loss(output, labels, torch.rand(labels.shape, generator=torch.Generator().manual_seed(2)))
-    loss = torch.nn.functional.cross_entropy(output.logits.float().flatten(0, 1), labels.flatten(), ignore_index=-1)
+    own = model.training_loss(
+        output, labels, torch.rand(labels.shape, generator=torch.Generator().manual_seed(2))
+    )
+    loss = torch.nn.functional.cross_entropy(
+        output.logits.float().flatten(0, 1), labels.flatten(), ignore_index=-1
+    )
     return loss if own is None else loss + own
 
 

@@ -24,7 +24,9 @@ def give_weights(theirs, ours):
 def torch_layer(ours):
     kind = nn.TransformerEncoderLayer if ours.cross is None else nn.TransformerDecoderLayer
     theirs = kind(WIDTH, HEADS, HIDDEN, dropout=0.0, batch_first=True).eval()
-    norms = [ours.norm, ours.last_norm] if ours.cross is None else [ours.norm, ours.cross_norm, ours.last_norm]
+    norms = (
+        [ours.norm, ours.last_norm] if ours.cross is None else [ours.norm, ours.cross_norm, ours.last_norm]
+    )
     with torch.no_grad():
         give_weights(theirs.self_attn, ours.attention)
         if ours.cross is not None:
@@ -65,7 +67,9 @@ def test_weights_say_how_much_each_frame_attends_to_which():
     torch.manual_seed(1)
     layer = TransformerLayer(WIDTH, HEADS, HIDDEN, dropout=0.0)
     x = torch.randn(1, LENGTH, WIDTH)
-    visible = visible_in_line([0], LENGTH, 1 + LENGTH)  # a tail as long as the call, of which nothing was seen
+    visible = visible_in_line(
+        [0], LENGTH, 1 + LENGTH
+    )  # a tail as long as the call, of which nothing was seen
     past = torch.zeros(1, LENGTH, layer.memory_width)
     weights = layer.attention.weights(x, x, past, mask_of(visible, x))
     theirs = torch_layer(layer).self_attn
@@ -83,7 +87,10 @@ def test_attention_on_narrow_tokens_is_attention_between_their_projections():
     torch.manual_seed(0)
     layer = NarrowLayer(7, n_heads=8, d_head=32, d_hidden=32).double()
     x, source = torch.randn(5, 3, 7, dtype=torch.float64), torch.randn(5, 30, 7, dtype=torch.float64)
-    query, key, value = ((part.unflatten(-1, (8, 32))).transpose(1, 2) for part in (layer.query(x), layer.key(source), layer.value(source)))
+    query, key, value = (
+        (part.unflatten(-1, (8, 32))).transpose(1, 2)
+        for part in (layer.query(x), layer.key(source), layer.value(source))
+    )
     weights = (query @ key.transpose(-1, -2) / 32**0.5).softmax(-1)
     y = nn.functional.layer_norm(x + layer.out((weights @ value).transpose(1, 2).flatten(2)), (7,))
     expected = nn.functional.layer_norm(y + layer.feed_forward(y), (7,))

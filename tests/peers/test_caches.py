@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from surgicalmamba.model.registry import build
 from surgicalmamba.peers.attention import append, join_cache, visible_in_cache
 
-lanes_and_call = st.tuples(st.lists(st.integers(0, 6), min_size=1, max_size=3), st.integers(1, 5), st.one_of(st.none(), st.integers(1, 6)))
+lanes_and_call = st.tuples(
+    st.lists(st.integers(0, 6), min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.one_of(st.none(), st.integers(1, 6)),
+)
 
 calls_on_any_cache = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), min_size=1, max_size=25)
 
@@ -32,7 +36,9 @@ def cache_of(seen, limit):
 @given(lanes_and_call)
 def test_frames_go_behind_each_lanes_own_and_only_the_newest_stay_within_a_limit(case):
     seen, length, limit = case
-    x = torch.tensor([frames_of(lane, n, n + length) for lane, n in enumerate(seen)], dtype=torch.float32)[..., None]
+    x = torch.tensor([frames_of(lane, n, n + length) for lane, n in enumerate(seen)], dtype=torch.float32)[
+        ..., None
+    ]
     after = append(cache_of(seen, limit), x, seen, limit)
     assert torch.equal(after, cache_of([n + length for n in seen], limit))
 
@@ -42,7 +48,9 @@ def test_frames_go_behind_each_lanes_own_and_only_the_newest_stay_within_a_limit
 def test_a_frame_sees_all_frames_up_to_it_and_no_empty_place(case):
     seen, length, limit = case
     cache = cache_of(seen, limit)
-    x = torch.tensor([frames_of(lane, n, n + length) for lane, n in enumerate(seen)], dtype=torch.float32)[..., None]
+    x = torch.tensor([frames_of(lane, n, n + length) for lane, n in enumerate(seen)], dtype=torch.float32)[
+        ..., None
+    ]
     line = torch.cat([cache, x], dim=1)[..., 0]
     visible = visible_in_cache(seen, length, cache.shape[1], limit)
     for lane, n in enumerate(seen):
@@ -64,7 +72,8 @@ def test_gradients_flow_through_lanes_of_different_length():
     st.booleans(),
 )
 def test_a_cache_that_grows_in_place_leaves_every_earlier_one_as_it_was(calls, limit, in_inference_mode):
-    """Any of the caches so far may be gone on with, several times: each is what plain lists say, also after all calls."""
+    """Any of the caches so far may be gone on with, several times: each is what plain lists say, also
+    after all calls."""
     with torch.inference_mode(in_inference_mode), torch.no_grad():
         histories, caches = [[]], [torch.zeros(1, 0, 1)]
         for number, (which, length) in enumerate(calls):
@@ -88,7 +97,9 @@ def test_a_state_of_inference_mode_is_gone_on_with_outside_of_it():
     assert append(inside, torch.full((1, 1, 1), 3.0), [1]).flatten().tolist() == [1.0, 3.0]
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))], ids=["deepcopy", "pickle"]
+)
 def test_a_copied_cache_goes_on_by_itself(copied):
     with torch.no_grad():
         cache = append(torch.zeros(1, 0, 1), torch.ones(1, 2, 1), [0])

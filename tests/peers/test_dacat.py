@@ -19,7 +19,8 @@ def test_its_size_is_the_published_one():
 
 
 def start_by_brute_force(now, past):
-    """The start with the largest sum of channel means from it to the newest frame; the earliest of equal ones."""
+    """The start with the largest sum of channel means from it to the newest frame; the earliest of equal
+    ones."""
     sums = [sum(float((now * frame).mean()) for frame in past[start:]) for start in range(len(past))]
     return max(range(len(past)), key=lambda start: sums[start])
 
@@ -41,12 +42,19 @@ def test_the_clip_starts_where_the_sum_of_scores_to_the_present_is_largest(seed,
 def test_scores_that_are_all_positive_choose_the_whole_history_and_equal_sums_the_earlier_start():
     features = torch.ones(1, 5, 3)
     assert chosen_clip(features, features, visible_in_cache([0], 5, 0)).equal(visible_in_cache([0], 5, 0))
-    idle_first = torch.tensor([[[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]])  # frames without any tool add nothing and are not cut off
-    assert chosen_clip(idle_first, idle_first, visible_in_cache([0], 3, 0))[0, 2].tolist() == [True, True, True]
+    idle_first = torch.tensor(
+        [[[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]]
+    )  # frames without any tool add nothing and are not cut off
+    assert chosen_clip(idle_first, idle_first, visible_in_cache([0], 3, 0))[0, 2].tolist() == [
+        True,
+        True,
+        True,
+    ]
 
 
 def slow_logits(model, features):
-    """The published formula for one lane, frame by frame, with a key and a value for every frame of the clip."""
+    """The published formula for one lane, frame by frame, with a key and a value for every frame of the
+    clip."""
     attended = []
     for t, now in enumerate(features):
         clip = features[start_by_brute_force(now, features[: t + 1]) : t + 1]
@@ -60,7 +68,9 @@ def slow_logits(model, features):
 def test_the_answer_is_that_of_the_published_formula():
     model = varied(DACAT(SMALL))
     features = frames(model, 1, 15)
-    torch.testing.assert_close(model.forward_features(features).logits[0], slow_logits(model, features[0]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        model.forward_features(features).logits[0], slow_logits(model, features[0]), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_the_cache_forgets_the_oldest_frames_beyond_its_limit_in_every_cut():
@@ -103,4 +113,6 @@ def test_outside_training_a_network_trained_with_the_lookahead_is_the_causal_one
     causal = DACAT(SMALL).eval()
     causal.load_state_dict(model.state_dict())
     features = frames(model, 2, 9)
-    assert torch.equal(model.eval().forward_features(features).logits, causal.forward_features(features).logits)
+    assert torch.equal(
+        model.eval().forward_features(features).logits, causal.forward_features(features).logits
+    )

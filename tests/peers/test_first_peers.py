@@ -1,4 +1,5 @@
-"""Carried LSTM, SV-RCNet, TeCNO, Mamba-2 and the frame classifier with its HMM: published sizes, slow references, cases by hand."""
+"""Carried LSTM, SV-RCNet, TeCNO, Mamba-2 and the frame classifier with its HMM: published sizes, slow
+references, cases by hand."""
 
 import pytest
 import torch
@@ -64,7 +65,10 @@ def test_tecno_is_trained_on_every_stage_and_answers_with_the_last():
     labels = torch.tensor([[0, 1, -1, 2]])
     output = model.forward_features(frames(model, 1, 4))
     assert sorted(output.auxiliary) == ["stage0", "stage1"]
-    by_hand = sum(nn.functional.cross_entropy(a[0][labels[0] >= 0], labels[0][labels[0] >= 0]) for a in output.auxiliary.values())
+    by_hand = sum(
+        nn.functional.cross_entropy(a[0][labels[0] >= 0], labels[0][labels[0] >= 0])
+        for a in output.auxiliary.values()
+    )
     torch.testing.assert_close(model.training_loss(output, labels, torch.zeros(1, 4)), by_hand)
     only_2 = torch.tensor([0.0, 0.0, 3.0, 0.0])  # weighs the last frame alone
     last = sum(nn.functional.cross_entropy(a[0, 3:], labels[0, 3:]) for a in output.auxiliary.values())
@@ -102,7 +106,9 @@ def test_the_hmm_counts_first_phases_shares_and_transitions_of_labelled_neighbou
     model = counted()
     torch.testing.assert_close(model.log_first.exp(), torch.tensor([1.0, 0.0]), atol=1e-6, rtol=0)
     torch.testing.assert_close(model.log_share.exp(), torch.tensor([3 / 8, 5 / 8]))
-    torch.testing.assert_close(model.log_transition.exp(), torch.tensor([[1 / 3, 2 / 3], [0.0, 1.0]]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        model.log_transition.exp(), torch.tensor([[1 / 3, 2 / 3], [0.0, 1.0]]), atol=1e-6, rtol=0
+    )
 
 
 def test_the_hmm_filters_as_the_forward_algorithm_does():
@@ -113,7 +119,9 @@ def test_the_hmm_filters_as_the_forward_algorithm_does():
     with torch.no_grad():
         frame_logits = model.classifier(features)[0].double()
         said = model.forward_features(features).logits[0].double().exp()
-    transition, first, share = (x.double().exp() for x in (model.log_transition, model.log_first, model.log_share))
+    transition, first, share = (
+        x.double().exp() for x in (model.log_transition, model.log_first, model.log_share)
+    )
     evidence = (frame_logits.softmax(-1) / share) ** 0.7
     belief = first * evidence[0]
     for t in range(12):
@@ -127,7 +135,9 @@ def test_a_classifier_that_has_learned_nothing_leaves_the_hmm_at_what_it_counted
     torch.nn.init.zeros_(model.classifier.weight)
     with torch.no_grad():
         said = model.forward_features(frames(model, 1, 3)).logits[0].exp()
-    by_hand = torch.tensor([[1.0, 0.0], [1 / 3, 2 / 3], [1 / 9, 8 / 9]])  # first phase 0; a third of the zeros is followed by a zero
+    by_hand = torch.tensor(
+        [[1.0, 0.0], [1 / 3, 2 / 3], [1 / 9, 8 / 9]]
+    )  # first phase 0; a third of the zeros is followed by a zero
     torch.testing.assert_close(said, by_hand, atol=1e-6, rtol=0)
 
 

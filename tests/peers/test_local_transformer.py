@@ -8,7 +8,8 @@ def answer(local, x):
 
 
 def test_a_frame_hears_of_one_window_per_attention_behind_it_and_no_more():
-    """One encoder and one decoder layer: self-attention reaches 3 back, attention to encoded frames 3, and these 3 more."""
+    """One encoder and one decoder layer: self-attention reaches 3 back, attention to encoded frames 3, and
+    these 3 more."""
     torch.manual_seed(0)
     local = LocalTransformer(8, window=4, n_layers=1, n_heads=2, d_hidden=8, dropout=0.0).eval()
     x = torch.randn(1, 12, 8)

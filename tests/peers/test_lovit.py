@@ -6,7 +6,9 @@ from peers.contract import check_contract, frames, varied
 from surgicalmamba.model.recognizer import Output
 from surgicalmamba.peers.lovit import LoViT, LoViTConfig
 
-SMALL = LoViTConfig(d_feature=5, n_phases=3, d_model=8, small_window=3, large_window=5, n_layers=1, n_heads=2, d_hidden=16)
+SMALL = LoViTConfig(
+    d_feature=5, n_phases=3, d_model=8, small_window=3, large_window=5, n_layers=1, n_heads=2, d_hidden=16
+)
 
 
 def test_lovit_keeps_the_contract():
@@ -45,5 +47,8 @@ def test_the_map_is_said_in_training_only_and_its_loss_reaches_the_local_parts()
     model = LoViT(SMALL).train()
     output = model.forward_features(frames(model, 2, 6))
     model.training_loss(output, torch.zeros(2, 6, dtype=torch.long), torch.rand(2, 6)).backward()
-    assert model.transition.weight.grad.abs().sum() > 0 and model.small.encoder[0].attention.query.weight.grad.abs().sum() > 0
+    assert (
+        model.transition.weight.grad.abs().sum() > 0
+        and model.small.encoder[0].attention.query.weight.grad.abs().sum() > 0
+    )
     assert not model.eval().forward_features(frames(model, 1, 3)).auxiliary

@@ -44,7 +44,9 @@ def test_half_of_the_channels_are_lost_for_a_whole_training_video_and_drawn_anew
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 120), min_size=4, max_size=4))
-def test_time_masks_are_at_most_three_and_at_most_a_tenth_of_a_lanes_frames_each_and_leave_padding_alone(seed, n_frames):
+def test_time_masks_are_at_most_three_and_at_most_a_tenth_of_a_lanes_frames_each_and_leave_padding_alone(
+    seed, n_frames
+):
     torch.manual_seed(seed)
     model = MTTRNet(SMALL.with_(time_mask_probability=1.0))
     kept = model._kept_times(torch.ones(4, 120, 6), torch.tensor(n_frames))[..., 0]
@@ -59,7 +61,9 @@ def test_each_time_mask_is_there_with_its_probability_and_of_every_length_up_to_
     model = MTTRNet(SMALL.with_(time_masks=1))
     lost = (model._kept_times(torch.ones(20_000, 40, 6), torch.full((20_000,), 40)) == 0).sum(1).flatten()
     shares = torch.bincount(lost, minlength=5) / 20_000
-    torch.testing.assert_close(shares, torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1]), atol=0.01, rtol=0)  # half absent, or of length 0
+    torch.testing.assert_close(
+        shares, torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1]), atol=0.01, rtol=0
+    )  # half absent, or of length 0
 
 
 def test_nothing_is_lost_outside_training():
@@ -74,7 +78,9 @@ def test_the_smoothing_loss_by_hand():
     logits = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0], [0.0, 0.0]]])
     up, down = math.log(1.5) ** 2, math.log(0.5) ** 2
     everything = truncated_mean_square(logits, torch.tensor([[0, 0, 1]]), 16.0)
-    assert math.isclose(float(everything), (up + down) / 2, rel_tol=1e-6)  # both steps have the same two changes
+    assert math.isclose(
+        float(everything), (up + down) / 2, rel_tol=1e-6
+    )  # both steps have the same two changes
     cut = truncated_mean_square(logits, torch.tensor([[0, 0, -1]]), 0.2)
     assert math.isclose(float(cut), (up + 0.2) / 2, rel_tol=1e-6) and up < 0.2 < down
     assert float(truncated_mean_square(logits, torch.tensor([[0, -1, 0]]), 16.0)) == 0.0

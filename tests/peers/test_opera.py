@@ -31,11 +31,17 @@ def test_attention_received_is_shared_among_the_labelled_frames_that_may_look():
 
 
 def test_the_loss_by_hand():
-    """Two frames; the frame classifier is certain of neither (log 2) and right about the first with odds of 3 (log 4/3)."""
+    """Two frames; the frame classifier is certain of neither (log 2) and right about the first with odds
+    of 3 (log 4/3)."""
     model = OperA(SMALL.with_(n_phases=2, attention_weight=0.5))
     frame_logits = torch.tensor([[[math.log(3.0), 0.0], [0.0, 0.0]]])
     attention = torch.tensor([[[1.0, 0.0], [0.4, 0.6]]])
-    output = Output(torch.zeros(1, 2, 2), None, model.initial_state(1), {"attention": attention, "frame_logits": frame_logits})
+    output = Output(
+        torch.zeros(1, 2, 2),
+        None,
+        model.initial_state(1),
+        {"attention": attention, "frame_logits": frame_logits},
+    )
     loss = model.training_loss(output, torch.tensor([[0, 1]]), torch.zeros(1, 2))
     easy, hard = math.log(4 / 3), math.log(2)
     assert math.isclose(float(loss), (easy + hard) / 2 + 0.5 * (1.4 / 2 * easy + 0.6 * hard), rel_tol=1e-6)
@@ -45,18 +51,30 @@ def test_the_regularisation_turns_attention_away_from_frames_that_features_miscl
     model = OperA(SMALL.with_(n_phases=2))
     scores = torch.zeros(1, 2, 2, requires_grad=True)
     attention = scores.softmax(-1)
-    frame_logits = torch.tensor([[[9.0, 0.0], [9.0, 0.0]]])  # sure of phase 0 twice, wrong about the second frame
-    output = Output(torch.zeros(1, 2, 2), None, model.initial_state(1), {"attention": attention, "frame_logits": frame_logits})
+    frame_logits = torch.tensor(
+        [[[9.0, 0.0], [9.0, 0.0]]]
+    )  # sure of phase 0 twice, wrong about the second frame
+    output = Output(
+        torch.zeros(1, 2, 2),
+        None,
+        model.initial_state(1),
+        {"attention": attention, "frame_logits": frame_logits},
+    )
     model.training_loss(output, torch.tensor([[0, 1]]), torch.zeros(1, 2)).backward()
     assert scores.grad[0, 1, 1] > 0 > scores.grad[0, 1, 0]  # descent lowers attention to frame 1
 
 
 def test_training_gives_a_loss_that_reaches_both_classifiers_and_evaluation_carries_nothing_extra():
     model = OperA(SMALL).train()
-    output = model.forward_features(frames(model, 2, 6), model.forward_features(frames(model, 2, 4, seed=1)).state)
+    output = model.forward_features(
+        frames(model, 2, 6), model.forward_features(frames(model, 2, 4, seed=1)).state
+    )
     assert output.auxiliary["attention"].shape == (2, 6, 6)  # frames of earlier calls have no labels here
     model.training_loss(output, torch.tensor([[0, 1, 2, 0, -1, 1]] * 2), torch.zeros(2, 6)).backward()
-    assert model.frame_classifier.weight.grad.abs().sum() > 0 and model.layers[0].attention.query.weight.grad.abs().sum() > 0
+    assert (
+        model.frame_classifier.weight.grad.abs().sum() > 0
+        and model.layers[0].attention.query.weight.grad.abs().sum() > 0
+    )
     assert not model.eval().forward_features(frames(model, 1, 3)).auxiliary
 
 

@@ -15,8 +15,12 @@ def test_skit_keeps_the_contract():
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 5), st.integers(1, 6))
 def test_the_maximum_runs_over_all_frames_of_the_procedure_and_of_no_other(seed, n_before, length):
-    values = torch.randn(1, n_before + length, 2, generator=torch.Generator().manual_seed(seed)) - 1.0  # mostly below zero
-    before = values[:, :n_before].amax(1) if n_before else torch.zeros(1, 2)  # a fresh memory is zero and counts for nothing
+    values = (
+        torch.randn(1, n_before + length, 2, generator=torch.Generator().manual_seed(seed)) - 1.0
+    )  # mostly below zero
+    before = (
+        values[:, :n_before].amax(1) if n_before else torch.zeros(1, 2)
+    )  # a fresh memory is zero and counts for nothing
     running = running_maximum(values[:, n_before:], before, (n_before,))
     for j in range(length):
         assert running[0, j].equal(values[0, : n_before + j + 1].amax(0))
@@ -43,5 +47,10 @@ def test_what_no_window_reaches_is_known_through_the_peaks_alone():
     outputs = [model.forward_features(x) for x in (features, changed)]
     assert (outputs[0].logits[0, -1] - outputs[1].logits[0, -1]).abs().max() > 1e-3
     late = frames(model, 1, 1, seed=9)
-    same_peaks = [model.forward_features(late, type(o.state)(o.state.frame_index, o.state.local, outputs[0].state.peaks)) for o in outputs]
+    same_peaks = [
+        model.forward_features(
+            late, type(o.state)(o.state.frame_index, o.state.local, outputs[0].state.peaks)
+        )
+        for o in outputs
+    ]
     torch.testing.assert_close(same_peaks[0].logits, same_peaks[1].logits, atol=1e-7, rtol=0)

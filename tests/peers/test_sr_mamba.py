@@ -5,7 +5,14 @@ from peers.contract import check_contract, frames, varied
 from surgicalmamba.core.state import BlockState
 from surgicalmamba.errors import ConfigError
 from surgicalmamba.model.surgical_mamba import DualPathBlock, PathConfig
-from surgicalmamba.peers.sr_mamba import PREFIXES_AT_ONCE, ScanBlock, SRMamba, SRMambaConfig, SRMambaForward, reverse
+from surgicalmamba.peers.sr_mamba import (
+    PREFIXES_AT_ONCE,
+    ScanBlock,
+    SRMamba,
+    SRMambaConfig,
+    SRMambaForward,
+    reverse,
+)
 
 PATH = PathConfig(rotation=None, d_state=4, d_head=4)
 SMALL = SRMambaConfig(d_feature=5, n_phases=3, d_model=8, n_blocks=2, path=PATH)
@@ -47,7 +54,9 @@ def test_training_answers_from_one_pass_so_earlier_frames_see_the_rest_of_their_
     features = frames(model, 1, 9)
     online, state = model.forward_features(features).logits, model.forward_features(features[:, :4]).state
     offline = model.train().forward_features(features[:, 4:], state).logits
-    torch.testing.assert_close(offline[:, -1], online[:, -1], atol=1e-5, rtol=1e-5)  # the last frame has no rest
+    torch.testing.assert_close(
+        offline[:, -1], online[:, -1], atol=1e-5, rtol=1e-5
+    )  # the last frame has no rest
     assert (offline[:, 0] - online[:, 4]).abs().max() > 1e-4
 
 
@@ -56,7 +65,9 @@ def test_with_a_single_block_the_past_says_nothing_through_the_backward_scan():
     model = varied(SRMamba(SMALL.with_(n_blocks=1)))
     block = model.stack.blocks[0]
     heard = []
-    block.backward_path.register_forward_hook(lambda _module, _inputs, output: heard.append(output.y[:, 0]))  # reversed: the newest first
+    block.backward_path.register_forward_hook(
+        lambda _module, _inputs, output: heard.append(output.y[:, 0])
+    )  # reversed: the newest first
     features = frames(model, 2, 6)
     features[1, -1] = features[0, -1]  # two procedures with different pasts and one present
     model.forward_features(features)
@@ -78,14 +89,21 @@ def test_frames_are_kept_in_mind_without_a_scan():
     features = frames(model, 2, 6)
     state = model.remember(features[:, :5], model.initial_state(2))
     assert not scans and state.frame_index == (5, 5)
-    torch.testing.assert_close(model.forward_features(features[:, 5:], state).logits, model.forward_features(features).logits[:, 5:])
+    torch.testing.assert_close(
+        model.forward_features(features[:, 5:], state).logits, model.forward_features(features).logits[:, 5:]
+    )
     assert scans
 
 
 def test_the_forward_block_is_the_single_path_block_of_the_control():
     torch.manual_seed(0)
-    ours, control = ScanBlock(SMALL, both_ways=False), DualPathBlock(8, PATH, None, 4, clip_len=64, slow_carries=True)
-    control.load_state_dict({name.replace("forward_path", "slow"): value for name, value in ours.state_dict().items()})
+    ours, control = (
+        ScanBlock(SMALL, both_ways=False),
+        DualPathBlock(8, PATH, None, 4, clip_len=64, slow_carries=True),
+    )
+    control.load_state_dict(
+        {name.replace("forward_path", "slow"): value for name, value in ours.state_dict().items()}
+    )
     x, start = torch.randn(2, 5, 8), ours.forward_path.initial_state(2, torch.float32, torch.device("cpu"))
     expected, _, state = control(x, BlockState(start, None), (0, 0))
     y, after = ours(x, start)

@@ -25,7 +25,8 @@ def test_it_keeps_60_frames_besides_the_present_one():
 
 
 def window_by_the_published_rule(t, n_frames, stride):
-    """From the present back by whole strides, staying where the next stride would leave the video; oldest first."""
+    """From the present back by whole strides, staying where the next stride would leave the video; oldest
+    first."""
     chosen, at = [], t
     for _ in range(n_frames):
         chosen.append(at)
@@ -58,7 +59,9 @@ def attend(attention, tokens):
     query, key, value = attention.packed(tokens).split(width, dim=1)
     size = width // attention.n_heads
     heads = [slice(h * size, h * size + size) for h in range(attention.n_heads)]
-    return torch.cat([torch.softmax(query[:, h] @ key[:, h].T / size**0.5, dim=1) @ value[:, h] for h in heads], dim=1)
+    return torch.cat(
+        [torch.softmax(query[:, h] @ key[:, h].T / size**0.5, dim=1) @ value[:, h] for h in heads], dim=1
+    )
 
 
 def test_a_shorter_scale_is_averaged_into_the_end_of_the_next_wider_one():
@@ -81,13 +84,20 @@ def test_the_class_token_hears_each_frame_by_itself_and_takes_the_mean():
     tokens, summary = torch.randn(4, 8), torch.randn(8)
     seen = tokens + block.temporal_out(block.hierarchical(block.temporal_norm(tokens)[None])[0])
     mixed = [
-        block.frame_attention.project(attend(block.frame_attention, block.frame_norm(torch.stack([summary, frame])))) for frame in seen
+        block.frame_attention.project(
+            attend(block.frame_attention, block.frame_norm(torch.stack([summary, frame])))
+        )
+        for frame in seen
     ]
     token = summary + torch.stack([pair[0] for pair in mixed]).mean(0)
     frame = seen[2] + mixed[2][1]
     new_tokens, new_summary = block(tokens[None], summary[None, None])
-    torch.testing.assert_close(new_summary[0, 0], token + block.mlp(block.mlp_norm(token)), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(new_tokens[0, 2], frame + block.mlp(block.mlp_norm(frame)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        new_summary[0, 0], token + block.mlp(block.mlp_norm(token)), atol=1e-5, rtol=1e-5
+    )
+    torch.testing.assert_close(
+        new_tokens[0, 2], frame + block.mlp(block.mlp_norm(frame)), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_a_window_that_has_no_quarter_is_refused():

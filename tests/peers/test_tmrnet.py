@@ -10,7 +10,9 @@ SMALL = TMRNetConfig(d_feature=5, n_phases=3, d_hidden=6, clip_frames=4, bank_le
 
 
 @pytest.mark.parametrize(
-    "config", [SMALL, SMALL.with_(clip_frames=2, bank_len=2)], ids=["longer than its kernels", "shorter than its kernels"]
+    "config",
+    [SMALL, SMALL.with_(clip_frames=2, bank_len=2)],
+    ids=["longer than its kernels", "shorter than its kernels"],
 )
 def test_tmrnet_keeps_the_contract(config):
     check_contract(TMRNet(config))
@@ -25,11 +27,14 @@ def slow_outputs(model, features):
     lstm = nn.LSTM(model.feature_width, model.config.d_hidden, batch_first=True)
     lstm.load_state_dict({f"{name}_l0": value for name, value in model.lstm.cell.state_dict().items()})
     size = model.config.clip_frames
-    return torch.stack([lstm(features[None, max(0, t + 1 - size) : t + 1])[0][0, -1] for t in range(len(features))])
+    return torch.stack(
+        [lstm(features[None, max(0, t + 1 - size) : t + 1])[0][0, -1] for t in range(len(features))]
+    )
 
 
 def slow_answer(model, short, bank):
-    """The published layers on the bank (n, d), newest first, that exists: convolutions, pooling, attention with keys and values."""
+    """The published layers on the bank (n, d), newest first, that exists: convolutions, pooling, attention
+    with keys and values."""
     width = short.shape[0]
     if len(bank) == 0:
         return model.answer(torch.zeros(width))
@@ -66,7 +71,9 @@ def test_no_gradient_flows_into_the_bank():
     features = frames(model, 1, 8).requires_grad_()
     model.forward_features(features).logits[0, -1].sum().backward()
     reached = features.grad[0].abs().sum(-1) > 0
-    assert reached.tolist() == [False] * 4 + [True] * 4  # the last clip of 4 frames, though the bank holds all 7 before
+    assert (
+        reached.tolist() == [False] * 4 + [True] * 4
+    )  # the last clip of 4 frames, though the bank holds all 7 before
 
 
 def test_a_kernel_without_a_middle_is_refused():

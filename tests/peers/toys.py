@@ -1,4 +1,5 @@
-"""Small recognizers for the checks: a few that keep the contract, and many that each break it in one place."""
+"""Small recognizers for the checks: a few that keep the contract, and many that each break it in one
+place."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,8 @@ class ToyState(sm.LaneState):
 
 
 class Sound(sm.Recognizer[ToyState]):
-    """The running sum of all features, classified. It keeps the contract; the networks below each break it in one place."""
+    """The running sum of all features, classified. It keeps the contract; the networks below each break it
+    in one place."""
 
     name = "toy"
     config_class = ToyConfig
@@ -51,7 +53,11 @@ class ForgetsLongCalls(Sound):
 
     def temporal(self, features, state):
         output = super().temporal(features, state)
-        return output if features.shape[1] < 6 else replace(output, state=replace(output.state, total=features[:, -1]))
+        return (
+            output
+            if features.shape[1] < 6
+            else replace(output, state=replace(output.state, total=features[:, -1]))
+        )
 
 
 class LooksAhead(Sound):
@@ -91,7 +97,8 @@ class Deaf(Sound):
 
 
 class HidesMemory(Sound):
-    """Counts calls in itself, not in its state: a restored session shares the count, a reset does not undo it."""
+    """Counts calls in itself, not in its state: a restored session shares the count, a reset does not undo
+    it."""
 
     calls = 0
 
@@ -113,10 +120,13 @@ class RemembersFromTheStart(Sound):
 
 
 class ForgetsBeforeLongCalls(Sound):
-    """Right in steps, in short calls, and in one call from the start; a long call that goes on begins anew."""
+    """Right in steps, in short calls, and in one call from the start; a long call that goes on begins
+    anew."""
 
     def temporal(self, features, state):
-        return super().temporal(features, replace(state, total=0 * state.total) if features.shape[1] > 9 else state)
+        return super().temporal(
+            features, replace(state, total=0 * state.total) if features.shape[1] > 9 else state
+        )
 
 
 class WrongInCallsOfFour(Sound):
@@ -129,7 +139,9 @@ class HugeLogit(LooksAhead):
 
     def temporal(self, features, state):
         output = super().temporal(features, state)
-        return replace(output, logits=torch.cat([output.logits[..., :-1], output.logits[..., -1:] - 1e4], dim=-1))
+        return replace(
+            output, logits=torch.cat([output.logits[..., :-1], output.logits[..., -1:] - 1e4], dim=-1)
+        )
 
 
 class TinyLogits(Forgets):
@@ -158,7 +170,9 @@ class WrapsLate(Sound):
 
     def temporal(self, features, state):
         before, after = state.frame_index[0], state.frame_index[0] + features.shape[1]
-        return super().temporal(features, replace(state, total=0 * state.total) if before < 64 < after else state)
+        return super().temporal(
+            features, replace(state, total=0 * state.total) if before < 64 < after else state
+        )
 
 
 class KeepsHandles(Sound):
@@ -169,11 +183,19 @@ class KeepsHandles(Sound):
         self.kept = {}
 
     def temporal(self, features, state):
-        known = torch.stack([self.kept.get(round(float(ticket), 3), torch.zeros(self.feature_width)) for ticket in state.total[:, 0]])
+        known = torch.stack(
+            [
+                self.kept.get(round(float(ticket), 3), torch.zeros(self.feature_width))
+                for ticket in state.total[:, 0]
+            ]
+        )
         output = super().temporal(features, replace(state, total=known))
         tickets = torch.zeros_like(known)
         tickets[:, 0] = output.state.total.abs().sum(1)
-        self.kept |= {round(float(ticket), 3): total for ticket, total in zip(tickets[:, 0], output.state.total, strict=True)}
+        self.kept |= {
+            round(float(ticket), 3): total
+            for ticket, total in zip(tickets[:, 0], output.state.total, strict=True)
+        }
         return replace(output, state=replace(output.state, total=tickets))
 
 
@@ -222,7 +244,9 @@ class WritesIntoItsState(Sound):
 @dataclass(frozen=True)
 class KeepsSome(ToyState):
     def reset(self, lanes):
-        return replace(super().reset(lanes), total=torch.where(self.total > 2, self.total, super().reset(lanes).total))
+        return replace(
+            super().reset(lanes), total=torch.where(self.total > 2, self.total, super().reset(lanes).total)
+        )
 
 
 @dataclass(frozen=True)
@@ -242,11 +266,14 @@ class ResetsLaneZero(Sound):
 
 
 class LeaksInSteps(Sound):
-    """Single frames of lanes with different clocks take the first lane's memory: what a pool of live sessions would meet."""
+    """Single frames of lanes with different clocks take the first lane's memory: what a pool of live
+    sessions would meet."""
 
     def temporal(self, features, state):
         mixed = features.shape[1] == 1 and len(set(state.frame_index)) > 1
-        return super().temporal(features, replace(state, total=state.total[:1].expand_as(state.total)) if mixed else state)
+        return super().temporal(
+            features, replace(state, total=state.total[:1].expand_as(state.total)) if mixed else state
+        )
 
 
 class LeaksAmongFour(Sound):
@@ -326,7 +353,9 @@ class SoundWithAnOffset(Sound):
 class SoundWithARuledOutPhase(Sound):
     def temporal(self, features, state):
         output = super().temporal(features, state)
-        return replace(output, logits=torch.cat([output.logits[..., :-1], output.logits[..., -1:] - 1e9], dim=-1))
+        return replace(
+            output, logits=torch.cat([output.logits[..., :-1], output.logits[..., -1:] - 1e9], dim=-1)
+        )
 
 
 class SoundWithTinyLogits(Sound):

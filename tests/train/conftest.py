@@ -28,10 +28,22 @@ def toy_pictures(tmp_path_factory):
         labels = np.arange(14) // 7
         draft = VideoDraft(folder, name, "frames")
         for label in labels:
-            draft.add_image(encode_jpeg(np.full((40, 40, 3), (200, 40, 40) if label else (40, 200, 40), dtype=np.uint8)))
+            draft.add_image(
+                encode_jpeg(np.full((40, 40, 3), (200, 40, 40) if label else (40, 200, 40), dtype=np.uint8))
+            )
         rows = np.arange(14)
-        entries[name] = draft.commit(SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"})
-    fields = {"format": FORMAT, "name": "pictures", "kind": "frames", "phases": ["green", "red"], "fps": "1", "source": "", "settings": {}}
+        entries[name] = draft.commit(
+            SampleTable(rows, rows.astype(float), labels), {"sources": {}, "settings_sha256": "0"}
+        )
+    fields = {
+        "format": FORMAT,
+        "name": "pictures",
+        "kind": "frames",
+        "phases": ["green", "red"],
+        "fps": "1",
+        "source": "",
+        "settings": {},
+    }
     finish(folder, Manifest(**fields, splits={"own": {"train": ["a", "b"], "val": ["v"]}}, videos=entries))
     return folder
 
@@ -43,7 +55,13 @@ def settings(toy_dataset, tmp_path):
 
     def make(**changes):
         path = {"chunk_len": 8, "d_state": 8, "d_head": 8, "rotation": {"rank": 2, "d_hidden": 8}}
-        model = {"d_model": 16, "n_blocks": 1, "clip_len": 20, "block": {"slow": path, "fast": path}, "head": {"path": path}}
+        model = {
+            "d_model": 16,
+            "n_blocks": 1,
+            "clip_len": 20,
+            "block": {"slow": path, "fast": path},
+            "head": {"path": path},
+        }
         base = {
             "recognizer": {"preset": "tiny", **model},
             "data": {"path": str(toy_dataset), "n_lanes": 2, "workers": 1},

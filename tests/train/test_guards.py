@@ -41,7 +41,9 @@ def feature_of_c(monkeypatch):
         (np.nan, r"features hold a NaN or infinity at lane \d, frame 27"),
     ],
 )
-def test_a_run_stops_and_names_video_clip_block_and_the_last_good_state(settings, tmp_path, feature_of_c, value, what):
+def test_a_run_stops_and_names_video_clip_block_and_the_last_good_state(
+    settings, tmp_path, feature_of_c, value, what
+):
     feature_of_c(value)
     with pytest.raises(NonFiniteError) as caught:
         train(settings(save_every=1))
@@ -56,9 +58,21 @@ def window(logits, intensity):
     """One clip of two lanes, three frames each: video a from its start, video b from its fourth sample."""
     labels = np.zeros((2, 3), dtype=np.int64)
     yes = np.ones((2, 3), dtype=bool)
-    batch = ClipBatch(np.zeros((2, 3, 5), np.float32), labels, yes, yes[:, 0], yes[:, 0], np.array([0, 3]), ("a", "b"), None)
+    batch = ClipBatch(
+        np.zeros((2, 3, 5), np.float32), labels, yes, yes[:, 0], yes[:, 0], np.array([0, 3]), ("a", "b"), None
+    )
     output = Output(logits, intensity, None)
-    return [Clip(batch, torch.zeros(2, 3, 5), None, output, torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3), None)]
+    return [
+        Clip(
+            batch,
+            torch.zeros(2, 3, 5),
+            None,
+            output,
+            torch.zeros(2, 3, dtype=torch.long),
+            torch.ones(2, 3),
+            None,
+        )
+    ]
 
 
 class Finite:
@@ -74,7 +88,8 @@ def test_a_loss_too_large_for_finite_logits_names_term_lane_and_block():
     logits[1, 2] = torch.tensor([-3e38, 3e38, 0.0, 0.0])
     text = str(explain(Finite(), objective, window(logits, torch.zeros(2, 3, 2)), update=7))
     assert text == (
-        "the cross_entropy loss is not finite, from logits of the head up to 3e+38. This is video b, clip 2 (samples 3 to 5); update 7."
+        "the cross_entropy loss is not finite, from logits of the head up to 3e+38. "
+        "This is video b, clip 2 (samples 3 to 5); update 7."
     )
     intensity = torch.zeros(2, 3, 2)
     intensity[0, :, 1] = -3e38  # the target is one
@@ -88,7 +103,14 @@ def test_a_gradient_that_is_not_finite_names_weight_block_and_every_clip_behind_
     config = fit_network(config, dataset)
     trainer = build_trainer(config, PreparedDataset.open(config.data.path), torch.device("cpu"), World(0, 1))
     trainer.model.blocks[0].slow.A_log.register_hook(lambda gradient: gradient * float("inf"))
-    with pytest.raises(NonFiniteError, match=r"gradient of 'blocks\.0\.slow\.A_log' in block 0 is not finite.* clip 1 \(samples 0 to 19\)"):
+    with pytest.raises(
+        NonFiniteError,
+        match=r"gradient of 'blocks\.0\.slow\.A_log' in block 0 is not finite.* clip 1 \(samples 0 to 19\)",
+    ):
         trainer.run_epoch(lambda trainer, losses: None)
     text = str(gradient_error("head.classifier.bias", window(torch.zeros(2, 3, 4), None), 3))
-    assert "in the head is not finite. It comes from video a, clip 1 (samples 0 to 2), video b, clip 2 (samples 3 to 5); update 3." in text
+    assert (
+        "in the head is not finite. It comes from video a, clip 1 (samples 0 to 2), "
+        "video b, clip 2 (samples 3 to 5); update 3."
+        in text
+    )

@@ -35,13 +35,19 @@ def test_cross_entropy_ignores_unlabelled_frames():
 def test_label_smoothing_spreads_a_share_over_all_phases():
     logits, labels = torch.tensor([[[2.0, 0.0]]]), torch.tensor([[0]])
     right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
-    assert float(masked_cross_entropy(logits, labels, label_smoothing=0.1)) == pytest.approx(0.95 * right + 0.05 * wrong, rel=1e-5)
+    assert float(masked_cross_entropy(logits, labels, label_smoothing=0.1)) == pytest.approx(
+        0.95 * right + 0.05 * wrong, rel=1e-5
+    )
 
 
 def test_a_clip_without_labels_costs_nothing_and_has_a_gradient_of_zero():
     logits = torch.randn(1, 4, 3, requires_grad=True)
     labels = torch.full((1, 4), -1)
-    total = masked_cross_entropy(logits, labels) + smoothness(logits, labels) + transition_loss(logits, torch.zeros(1, 4), labels)
+    total = (
+        masked_cross_entropy(logits, labels)
+        + smoothness(logits, labels)
+        + transition_loss(logits, torch.zeros(1, 4), labels)
+    )
     total.backward()
     assert total.item() == 0 and (logits.grad == 0).all()
 
@@ -56,12 +62,15 @@ def test_smoothness_is_zero_for_a_steady_prediction_and_for_an_uncertain_one():
     assert float(smoothness(steady, torch.zeros(1, 6, dtype=torch.long))) == pytest.approx(0, abs=1e-10)
     flicker = torch.tensor([[[6.0, 0.0], [0.0, 6.0], [6.0, 0.0]]])
     labels = torch.zeros(1, 3, dtype=torch.long)
-    assert float(smoothness(flicker, labels)) > 1.0  # each change has a divergence of 5.97 and confidences of 0.975
+    assert (
+        float(smoothness(flicker, labels)) > 1.0
+    )  # each change has a divergence of 5.97 and confidences of 0.975
     assert float(smoothness(flicker * 0.01, labels)) < 1e-6
 
 
 def test_smoothness_by_hand_on_two_frames():
-    # p = (0.9, 0.1) then (0.6, 0.4), whose divergence is 0.9 log(0.9 / 0.6) + 0.1 log(0.1 / 0.4); c = 1 - H / log 2 of each
+    # p = (0.9, 0.1) then (0.6, 0.4), whose divergence is 0.9 log(0.9 / 0.6) + 0.1 log(0.1 / 0.4); c = 1 - H /
+    # log 2 of each
     p = torch.tensor([[[0.9, 0.1], [0.6, 0.4]]])
     divergence = 0.9 * math.log(1.5) + 0.1 * math.log(0.25)
     first = 1 + (0.9 * math.log(0.9) + 0.1 * math.log(0.1)) / math.log(2)
@@ -74,21 +83,31 @@ def test_smoothness_by_hand_on_two_frames():
 
 def test_smoothness_is_a_mean_over_pairs_of_which_both_frames_are_labelled():
     logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
-    pair = lambda lane, t: float(smoothness(logits[lane : lane + 1, t : t + 2], torch.zeros(1, 2, dtype=torch.long)))  # noqa: E731
+    def pair(lane, t):
+        return float(
+            smoothness(logits[lane : lane + 1, t : t + 2], torch.zeros(1, 2, dtype=torch.long))
+        )
     labels = torch.tensor([[0, 0, -1, 0], [1, 1, 1, -1]])
-    assert float(smoothness(logits, labels)) == pytest.approx((pair(0, 0) + pair(1, 0) + pair(1, 1)) / 3, rel=1e-5)
+    assert float(smoothness(logits, labels)) == pytest.approx(
+        (pair(0, 0) + pair(1, 0) + pair(1, 1)) / 3, rel=1e-5
+    )
 
 
 def test_smoothness_sends_gradients_into_both_frames_and_through_both_confidences():
-    logits = torch.randn(1, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+    logits = torch.randn(
+        1, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True
+    )
     labels = torch.zeros(1, 2, dtype=torch.long)
     assert torch.autograd.gradcheck(lambda x: smoothness(x, labels), logits)  # nothing is held constant
     smoothness(logits, labels).backward()
     assert (logits.grad != 0).all()
 
 
-def test_smoothness_on_confident_jittering_logits_is_a_twelfth_of_the_truncated_mean_square_it_replaced(capsys):
-    """Deviation 1 on all logits, one phase ahead by 4. MS-TCN's measure: squared change of the log-probabilities, cut at 4."""
+def test_smoothness_on_confident_jittering_logits_is_a_twelfth_of_the_truncated_mean_square_it_replaced(
+    capsys,
+):
+    """Deviation 1 on all logits, one phase ahead by 4. MS-TCN's measure: squared change of the
+    log-probabilities, cut at 4."""
     logits = torch.randn(8, 256, 7, generator=torch.Generator().manual_seed(0))
     logits[..., 2] += 4
     log_p = torch.log_softmax(logits, -1)
@@ -96,7 +115,10 @@ def test_smoothness_on_confident_jittering_logits_is_a_twelfth_of_the_truncated_
     before = float((confidence(log_p[:, 1:]) * confidence(log_p[:, :-1]) * change).mean())
     now = float(smoothness(logits, torch.zeros(8, 256, dtype=torch.long)))
     with capsys.disabled():
-        print(f"\nsmoothness of confident, jittering logits: {now:.4f}, before {before:.4f}, ratio {before / now:.1f}")
+        print(
+            f"\nsmoothness of confident, jittering logits: {now:.4f}, "
+            f"before {before:.4f}, ratio {before / now:.1f}"
+        )
     assert 11 < before / now < 16
 
 
@@ -161,7 +183,9 @@ def test_computed_per_clip_the_target_loses_what_crosses_an_edge():
     labels = torch.tensor([0] * 8 + [1] * 4 + [2] * 4)
     found = target_of(labels, settings, fps=1.0, clip_len=8)
     assert found[:8].tolist() == [0.0] * 8  # the boundary between the clips has vanished
-    by_hand = [math.exp(-0.5 * (t / 2) ** 2) for t in (-3, -2, -1)] + [math.exp(-0.5 * (t / 12) ** 2) for t in range(5)]
+    by_hand = [math.exp(-0.5 * (t / 2) ** 2) for t in (-3, -2, -1)] + [
+        math.exp(-0.5 * (t / 12) ** 2) for t in range(5)
+    ]
     torch.testing.assert_close(found[8:], torch.tensor(by_hand))
     whole = target_of(labels, LossSettings(), fps=1.0, clip_len=8)
     torch.testing.assert_close(whole, transition_target(labels))

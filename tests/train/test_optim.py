@@ -49,7 +49,9 @@ def test_the_releases_decay_leaves_out_decay_rates_and_skips_alone():
     groups = parameter_groups(model, OptimSettings(weight_decay=0.1, decay_on="all"))
     decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
     assert decay[id(model.A_log)] == 0.0
-    assert decay[id(model.mixer.bias)] == decay[id(model.mixer.weight)] == decay[id(model.backbone.bias)] == 0.1
+    assert (
+        decay[id(model.mixer.bias)] == decay[id(model.mixer.weight)] == decay[id(model.backbone.bias)] == 0.1
+    )
 
 
 def test_the_rate_rises_linearly_then_falls_as_a_cosine_to_its_final_share():

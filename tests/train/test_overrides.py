@@ -15,17 +15,40 @@ LSTM = "recognizer={name: lstm, settings: {d_hidden: 8, clip_len: 16}}"
 ON_FEATURES = {
     ("model.n_phases=9",): r"recognizer\.n_phases=9 would not be used: .* decides it \(3\)\. Leave it out\.",
     ("model.n_phases=2", "model.phases=[a, b]"): r"recognizer\.n_phases=2 would not be used",
-    ("model.backbone=null", "model.d_feature=9"): r"recognizer\.d_feature=9 would not be used: .* decides it \(5\)",
-    ("model.preprocess.size=300",): r"recognizer\.preprocess\.size=300 would not be used: .* decides it \(250\)",
-    ("model={preprocess: {fps: '5'}}",): r"recognizer\.preprocess\.fps=5 would not be used: .* decides it \(1\)",
-    ("model.backbone.image_size=96",): r"recognizer\.backbone\.image_size=96 would not be used: .* holds features, so there is no backbone",
+    (
+        "model.backbone=null",
+        "model.d_feature=9",
+    ): r"recognizer\.d_feature=9 would not be used: .* decides it \(5\)",
+    (
+        "model.preprocess.size=300",
+    ): r"recognizer\.preprocess\.size=300 would not be used: .* decides it \(250\)",
+    (
+        "model={preprocess: {fps: '5'}}",
+    ): r"recognizer\.preprocess\.fps=5 would not be used: .* decides it \(1\)",
+    (
+        "model.backbone.image_size=96",
+    ): r"recognizer\.backbone\.image_size=96 would not be used: .* holds features, so there is no backbone",
     ("data.augment.rotate_deg=5",): r"data\.augment\.rotate_deg=5\.0 would not be used: .* holds features",
     ("optim.backbone_lr=1e-3",): r"optim\.backbone_lr=0\.001 would not be used: .* holds features",
-    ("variant=without-fast", "model.block.fast.d_conv=3"): r"fast\.d_conv=3 would not be used: variant=without-fast has no such part",
-    ("variant=without-z", "model.head.path.rotation.rank=1"): r"rotation\.rank=1 would not be used: variant=without-z has no such part",
-    ("recognizer=lstm", "model.d_model=32"): r"unknown setting 'recognizer\.d_model': known settings: .*d_hidden",
-    ("recognizer=lstm", "model.backbone.image_size=96"): r"backbone\.image_size=96 would not be used: .* so there is no backbone",
-    ("recognizer={name: lstm, settings: {n_phases: 9}}",): r"recognizer\.n_phases=9 would not be used: .* decides it \(3\)",
+    (
+        "variant=without-fast",
+        "model.block.fast.d_conv=3",
+    ): r"fast\.d_conv=3 would not be used: variant=without-fast has no such part",
+    (
+        "variant=without-z",
+        "model.head.path.rotation.rank=1",
+    ): r"rotation\.rank=1 would not be used: variant=without-z has no such part",
+    (
+        "recognizer=lstm",
+        "model.d_model=32",
+    ): r"unknown setting 'recognizer\.d_model': known settings: .*d_hidden",
+    (
+        "recognizer=lstm",
+        "model.backbone.image_size=96",
+    ): r"backbone\.image_size=96 would not be used: .* so there is no backbone",
+    (
+        "recognizer={name: lstm, settings: {n_phases: 9}}",
+    ): r"recognizer\.n_phases=9 would not be used: .* decides it \(3\)",
 }
 ON_PICTURES = {
     ("data.feature_dropout=0.1",): r"data\.feature_dropout=0\.1 would not be used: .* holds frames",
@@ -46,7 +69,9 @@ def refused(recipe, overrides, folder):
 
 
 @pytest.mark.parametrize("overrides", ON_FEATURES, ids=" ".join)
-def test_what_a_dataset_of_features_or_the_network_leaves_no_choice_of_is_refused(recipe, toy_dataset, overrides):
+def test_what_a_dataset_of_features_or_the_network_leaves_no_choice_of_is_refused(
+    recipe, toy_dataset, overrides
+):
     with pytest.raises(ConfigError, match=ON_FEATURES[overrides]) as caught:
         refused(recipe, list(overrides), toy_dataset)
     assert "\n" not in str(caught.value)
@@ -62,7 +87,14 @@ HONOURED = [
     ("model.n_phases=3",),
     ("model.backbone=null", "model.d_feature=5"),
     ("data.split=null", "data.augment=null", "model.d_feature=null"),
-    ("variant=without-fast", "model.block.slow.d_conv=3", "optim.lr=1e-3", "seed=4", "device=cpu", "run=elsewhere"),
+    (
+        "variant=without-fast",
+        "model.block.slow.d_conv=3",
+        "optim.lr=1e-3",
+        "seed=4",
+        "device=cpu",
+        "run=elsewhere",
+    ),
     ("model.block.fast=null",),
     (LSTM, "model.clip_len=512"),
     (LSTM, "model.backbone=null", "model.d_feature=5", "model.standardise=true", "optim.lr=1e-3"),
@@ -76,7 +108,9 @@ def test_what_is_trained_as_asked_passes(recipe, toy_dataset, overrides):
 
 
 def test_a_peer_on_pictures_takes_the_backbone_of_the_recipe(recipe, toy_pictures):
-    refused(recipe, ["recognizer=lstm", "model.backbone.image_size=96", "data.augment.rotate_deg=5"], toy_pictures)
+    refused(
+        recipe, ["recognizer=lstm", "model.backbone.image_size=96", "data.augment.rotate_deg=5"], toy_pictures
+    )
 
 
 def test_settings_of_a_file_are_not_overrides(toy_dataset, tmp_path):
@@ -88,7 +122,9 @@ def test_settings_of_a_file_are_not_overrides(toy_dataset, tmp_path):
 def test_the_command_refuses_before_it_trains(recipe, toy_dataset, tmp_path):
     run = tmp_path / "never"
     said = CliRunner().invoke(app, ["train", "--config", str(recipe), "model.n_phases=9", f"run={run}"])
-    assert isinstance(said.exception, ConfigError) and "recognizer.n_phases=9 would not be used" in str(said.exception)
+    assert isinstance(said.exception, ConfigError) and "recognizer.n_phases=9 would not be used" in str(
+        said.exception
+    )
     assert not run.exists()
 
 

@@ -1,4 +1,5 @@
-"""Prediction files: the same numbers as frame by frame, kept when they are there, refused when they cannot be right."""
+"""Prediction files: the same numbers as frame by frame, kept when they are there, refused when they cannot
+be right."""
 
 import json
 import subprocess
@@ -63,7 +64,11 @@ def test_a_model_of_other_phases_is_refused_in_one_line(toy_dataset, tmp_path):
     config = sm.ModelConfig.preset("tiny", backbone=None, d_feature=5, n_phases=2, phases=("p", "q"))
     sm.SurgicalMamba(config).save(tmp_path / "other")
     result = run(tmp_path / "other", "--data", toy_dataset, "--split", "val", "--out", tmp_path / "out")
-    assert result.returncode == 1 and "was trained for phases p, q" in result.stderr and not (tmp_path / "out").exists()
+    assert (
+        result.returncode == 1
+        and "was trained for phases p, q" in result.stderr
+        and not (tmp_path / "out").exists()
+    )
 
 
 def test_features_of_another_width_are_refused_in_one_line(toy_dataset, tmp_path):

@@ -1,4 +1,5 @@
-"""Prediction on a Ray cluster of two local workers: the files of one process, and failures that name their video."""
+"""Prediction on a Ray cluster of two local workers: the files of one process, and failures that name their
+video."""
 
 import json
 import os
@@ -20,7 +21,9 @@ from surgicalmamba.train.run import fit_network
 def archive(settings, toy_dataset, tmp_path):
     """A checkpoint, and a dataset in which one video's features are damaged; `repair` mends it."""
     torch.manual_seed(0)
-    sm.SurgicalMamba(fit_network(settings(), PreparedDataset.open(toy_dataset)).network).save(tmp_path / "model")
+    sm.SurgicalMamba(fit_network(settings(), PreparedDataset.open(toy_dataset)).network).save(
+        tmp_path / "model"
+    )
     data = tmp_path / "archive"
     shutil.copytree(toy_dataset, data)
     file = data / "videos" / "w" / "features.npy"
@@ -33,10 +36,14 @@ def archive(settings, toy_dataset, tmp_path):
 
 def predict(*arguments):
     command = [sys.executable, "-m", "surgicalmamba", "predict", *map(str, arguments)]
-    return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
 
 
-def test_two_ray_workers_write_the_files_of_one_process_and_a_failure_names_its_video(archive, toy_dataset, tmp_path):
+def test_two_ray_workers_write_the_files_of_one_process_and_a_failure_names_its_video(
+    archive, toy_dataset, tmp_path
+):
     pytest.importorskip("ray", reason="Ray is not installed; pip install 'surgicalmamba[ray]'")
     model, data, repair = archive
     common = ("--split", "all", "--device", "cpu", "--threads", "1")
@@ -50,7 +57,9 @@ def test_two_ray_workers_write_the_files_of_one_process_and_a_failure_names_its_
     failed = predict(model, "--data", data, "--out", out, *common, "--ray", "--workers", "2")
     assert failed.returncode == 1 and failed.stdout == ""
     assert "video w: features hold a NaN or infinity at lane 0, frame 7" in failed.stderr
-    assert {file.name for file in out.iterdir()} == {f"{name}.csv" for name in "abcdefghijv"}  # all the others, and no run.json
+    assert {file.name for file in out.iterdir()} == {
+        f"{name}.csv" for name in "abcdefghijv"
+    }  # all the others, and no run.json
 
     repair()
     done = predict(model, "--data", data, "--out", out, *common, "--json")

@@ -18,7 +18,11 @@ FILE = Path(__file__).parents[2] / "configs" / "release.yaml"
 
 @pytest.fixture(scope="module", params=["preset=release", "configs/release.yaml"])
 def config(request):
-    return TrainConfig(recognizer={"preset": "release"}) if request.param == "preset=release" else load_config(TrainConfig, FILE)
+    return (
+        TrainConfig(recognizer={"preset": "release"})
+        if request.param == "preset=release"
+        else load_config(TrainConfig, FILE)
+    )
 
 
 def paths(config):
@@ -44,8 +48,12 @@ def label_smoothing(config):
 
 def transition_target(config):
     assert (config.loss.target_scope, config.loss.rise_s, config.loss.fall_s) == ("clip", 2.0, 12.0)
-    target = target_of(torch.tensor([0] * 100 + [1] * 156), config.loss, fps=1.0, clip_len=config.network.clip_len)
-    assert float(target[99]) == 1.0 and float(target[92]) == 0.0 and float(target[128:].max()) == 0.0  # old phase, 3 sigma, clip's end
+    target = target_of(
+        torch.tensor([0] * 100 + [1] * 156), config.loss, fps=1.0, clip_len=config.network.clip_len
+    )
+    assert (
+        float(target[99]) == 1.0 and float(target[92]) == 0.0 and float(target[128:].max()) == 0.0
+    )  # old phase, 3 sigma, clip's end
 
 
 def rotation_start(config):
@@ -56,7 +64,9 @@ def rotation_start(config):
     first, second = torch.randn(2, 64, 24, settings.d_head)
     with torch.no_grad():
         (U, _, theta), (other_U, _, _) = (rotator.factors(summary) for summary in (first, second))
-    assert float(theta.mean()) == pytest.approx(1.0, abs=0.1) and float(theta.std()) == pytest.approx(0.7, abs=0.1)
+    assert float(theta.mean()) == pytest.approx(1.0, abs=0.1) and float(theta.std()) == pytest.approx(
+        0.7, abs=0.1
+    )
     assert float((U * other_U).sum(-2).mean()) == pytest.approx(0.74, abs=0.03)  # columns have length 1
 
 
@@ -66,14 +76,25 @@ def slow_step(config):
     medians = {}
     for name, path in {"slow": slow, "fast": fast}.items():
         torch.manual_seed(0)
-        wide = SSMPath(2048, path.with_(d_head=2, d_state=1, rotation=None, intensity=None), None, conditioned=False, emits_gate=False)
+        wide = SSMPath(
+            2048,
+            path.with_(d_head=2, d_state=1, rotation=None, intensity=None),
+            None,
+            conditioned=False,
+            emits_gate=False,
+        )
         medians[name] = float(torch.nn.functional.softplus(wide.dt_proj.bias.detach()).median())
-    assert medians["slow"] == pytest.approx(0.0013, abs=3e-4) and medians["fast"] == pytest.approx(0.0094, abs=2e-3)
+    assert medians["slow"] == pytest.approx(0.0013, abs=3e-4) and medians["fast"] == pytest.approx(
+        0.0094, abs=2e-3
+    )
 
 
 def first_intensity(config):
     intensity = IntensityNet(256, config.network.block.slow.intensity)
-    assert config.network.block.slow.intensity.intensity_init == 0.5 and float(intensity.out.bias.detach()) == 0.0
+    assert (
+        config.network.block.slow.intensity.intensity_init == 0.5
+        and float(intensity.out.bias.detach()) == 0.0
+    )
 
 
 def intensity_width(config):
@@ -91,7 +112,11 @@ def augmentation(config):
     assert (augment.resize, augment.rotate_deg, augment.draw) == (264, 15.0, "frame")
     assert (augment.shift, augment.scale, augment.rgb_shift, augment.probability) == (0.05, 0.05, 15.0, 0.5)
     assert (augment.brightness, augment.contrast, augment.saturation, augment.hue_deg) == (0.2, 0.2, 0.0, 0.0)
-    assert Augment(augment, 224).resize == 264 and WholeFrame(224).image_size == 224 and config.network.backbone.image_size == 224
+    assert (
+        Augment(augment, 224).resize == 264
+        and WholeFrame(224).image_size == 224
+        and config.network.backbone.image_size == 224
+    )
     assert "brightness and contrast" in RELEASE_DIFFERENCES
 
 
@@ -102,28 +127,40 @@ def optimizer(config):
     model = SurgicalMamba(config.network.with_(backbone=None, d_feature=4, d_model=64, n_blocks=1))
     groups = parameter_groups(model, optim)
     plain = [parameter for group in groups if group["weight_decay"] == 0.0 for parameter in group["params"]]
-    assert {id(p) for p in plain} == {id(p) for name, p in model.named_parameters() if name.endswith((".A_log", ".D"))}
+    assert {id(p) for p in plain} == {
+        id(p) for name, p in model.named_parameters() if name.endswith((".A_log", ".D"))
+    }
     assert {group["eps"] for group in adamw(model, optim).param_groups} == {1e-8}
 
 
 def schedule(config):
-    assert (config.optim.lr_step, config.optim.warmup_epochs, config.optim.final_lr_share) == ("video", 10, 0.1)
+    assert (config.optim.lr_step, config.optim.warmup_epochs, config.optim.final_lr_share) == (
+        "video",
+        10,
+        0.1,
+    )
     assert "first video" in RELEASE_DIFFERENCES
 
 
 def split(config):
     asks = (config.data.split, config.data.allow_overlap)
-    assert asks == ("release", True) or (asks == (None, False) and "data.split=release" in RELEASE_DIFFERENCES["split"])
+    assert asks == ("release", True) or (
+        asks == (None, False) and "data.split=release" in RELEASE_DIFFERENCES["split"]
+    )
 
 
 def decay_rates(config):
-    assert {(path.a_min, path.a_max) for path in paths(config)} == {(1.0, 64.0)} and {path.d_state for path in paths(config)} == {64}
+    assert {(path.a_min, path.a_max) for path in paths(config)} == {(1.0, 64.0)} and {
+        path.d_state for path in paths(config)
+    } == {64}
 
 
 def dropout(config):
     small = SurgicalMamba(config.network.with_(backbone=None, d_feature=4, d_model=64, n_blocks=2))
     drops = {name: module.p for name, module in small.named_modules() if isinstance(module, torch.nn.Dropout)}
-    assert drops == dict.fromkeys(["blocks.0.dropout", "blocks.1.dropout", "head.block.dropout", "head.dropout"], 0.1)
+    assert drops == dict.fromkeys(
+        ["blocks.0.dropout", "blocks.1.dropout", "head.block.dropout", "head.dropout"], 0.1
+    )
 
 
 def smoothness_form(config):
@@ -138,7 +175,8 @@ def checkpoint_choice(config):
 
 
 def no_setting(config):
-    """Facts about the release's scoring and counting; `evaluate` and `bench model` answer them, no preset does."""
+    """Facts about the release's scoring and counting; `evaluate` and `bench model` answer them, no preset
+    does."""
 
 
 ROWS = {
@@ -184,4 +222,8 @@ def test_every_line_of_the_tables_of_facts_is_checked(release_facts):
 
 
 def test_the_release_is_the_authors_model_and_not_the_papers():
-    assert ModelConfig.preset("release") == TrainConfig(recognizer={"preset": "release"}).network != ModelConfig()
+    assert (
+        ModelConfig.preset("release")
+        == TrainConfig(recognizer={"preset": "release"}).network
+        != ModelConfig()
+    )

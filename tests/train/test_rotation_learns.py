@@ -11,11 +11,17 @@ UPDATES = 10
 
 
 def test_at_the_papers_size_rotators_move_at_least_a_quarter_as_far_as_in_proj():
-    """With AdamW's usual eps of 1e-8 angles and planes move less than a fiftieth as far: their gradients lie far below it."""
+    """With AdamW's usual eps of 1e-8 angles and planes move less than a fiftieth as far: their gradients
+    lie far below it."""
     torch.manual_seed(0)
-    model = SurgicalMamba(ModelConfig(backbone=None, d_feature=64))  # the paper's temporal part, 170 M weights
+    model = SurgicalMamba(
+        ModelConfig(backbone=None, d_feature=64)
+    )  # the paper's temporal part, 170 M weights
     optimizer = adamw(model, OptimSettings(weight_decay=0.0))
-    features, labels = torch.randn(1, 128, 64), torch.arange(4).repeat_interleave(32)[None]  # one chunk closes in the slow path
+    features, labels = (
+        torch.randn(1, 128, 64),
+        torch.arange(4).repeat_interleave(32)[None],
+    )  # one chunk closes in the slow path
     watched = {name: p for name, p in model.named_parameters() if name.endswith((".w2", "in_proj.weight"))}
     before = {name: p.detach().clone() for name, p in watched.items()}
     for _ in range(UPDATES):

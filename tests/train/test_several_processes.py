@@ -1,6 +1,8 @@
-"""Real processes under torchrun: the gradients, weights and scores of one process, and states that any number of processes resumes.
+"""Real processes under torchrun: the gradients, weights and scores of one process, and states that any number
+of processes resumes.
 
-Four lanes in one process are two lanes in each of two; videos differ in length, so some lanes idle at the end, and an update has
+Four lanes in one process are two lanes in each of two; videos differ in length, so some lanes idle at the
+end, and an update has
 two clips, so a block is called twice before its gradients are needed."""
 
 import json
@@ -49,7 +51,15 @@ main()
 
 def torchrun(*arguments):
     """Two processes; a failure of one ends both."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *map(str, arguments),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
@@ -95,7 +105,9 @@ def test_two_processes_train_as_one_and_one_process_goes_on_where_they_stopped(c
     result = torchrun(tmp_path / "stop.py", tmp_path / "two.yaml")
     assert "KeyboardInterrupt" in result.stderr, result.stderr
     state = runstate.load_state(tmp_path / "two")
-    assert state.values["update"] == 6 and len(state.values["frame_index"]) == 4  # in the middle of an epoch, with everybody's lanes
+    assert (
+        state.values["update"] == 6 and len(state.values["frame_index"]) == 4
+    )  # in the middle of an epoch, with everybody's lanes
     resume(tmp_path / "two")
     assert_about_the_same(tmp_path / "two", tmp_path / "one")
 
@@ -115,7 +127,13 @@ def test_two_processes_with_a_split_model_go_on_where_one_stopped_and_leave_whol
 
 def test_a_split_model_trains_from_pixels_with_frozen_and_recomputed_stages(settings, toy_pictures, tmp_path):
     torch.set_num_threads(1)
-    backbone = {"depths": [1, 1, 1, 1], "widths": [4, 8, 8, 16], "image_size": 32, "frozen_stages": 1, "micro_batch": 8}
+    backbone = {
+        "depths": [1, 1, 1, 1],
+        "widths": [4, 8, 8, 16],
+        "image_size": 32,
+        "frozen_stages": 1,
+        "micro_batch": 8,
+    }
     model = json.loads(settings().network.model_dump_json()) | {"backbone": backbone, "d_feature": None}
     for name, n_lanes in (("one", 2), ("two", 1)):
         data = {"path": str(toy_pictures), "n_lanes": n_lanes}
@@ -131,5 +149,7 @@ def test_a_split_model_trains_from_pixels_with_frozen_and_recomputed_stages(sett
 def test_lanes_that_cannot_be_shared_evenly_are_refused_in_one_line(config):
     state = runstate.RunState({}, {"n_lanes": 4})
     assert share_lanes(config("x", 1), state, World(0, 2)).data.n_lanes == 2
-    with pytest.raises(ConfigError, match="has 4 lanes; resume it with a number of processes that divides them, not 3"):
+    with pytest.raises(
+        ConfigError, match="has 4 lanes; resume it with a number of processes that divides them, not 3"
+    ):
         share_lanes(config("x", 1), state, World(0, 3))

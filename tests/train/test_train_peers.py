@@ -1,4 +1,5 @@
-"""Any recognizer is trained, gone on with, saved, loaded and predicted with by the same code as SurgicalMamba."""
+"""Any recognizer is trained, gone on with, saved, loaded and predicted with by the same code as
+SurgicalMamba."""
 
 import json
 import os
@@ -39,7 +40,9 @@ def test_a_preset_gives_any_network_its_backbone(toy_pictures):
     assert fitted.backbone == sm.ModelConfig.preset("tiny").backbone and fitted.feature_width == 192
 
 
-@pytest.mark.parametrize("recognizer", [TECNO, OPERA], ids=["window with dropout and a loss of its own", "memory that grows"])
+@pytest.mark.parametrize(
+    "recognizer", [TECNO, OPERA], ids=["window with dropout and a loss of its own", "memory that grows"]
+)
 def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(settings, tmp_path, recognizer):
     config = settings(recognizer=recognizer, save_every=1, epochs=2)
     train(config.with_(run=str(tmp_path / "whole")))
@@ -47,12 +50,15 @@ def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(settin
         train(config.with_(run=str(tmp_path / "parts")), watcher=StopAfter(7))
     resume(tmp_path / "parts")
     whole, parts = (sm.load(tmp_path / run / "last") for run in ("whole", "parts"))
-    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), parts.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(whole.state_dict().values(), parts.state_dict().values(), strict=True)
+    )
     first = json.loads((tmp_path / "whole" / "log.jsonl").read_text().splitlines()[0])
     assert first["own"] > 0 and first["transition"] == 0.0
 
 
-def test_a_network_in_training_is_told_how_many_frames_each_lane_has_and_no_clip_is_longer_than_its_longest_lane(
+def test_a_network_in_training_gets_the_frames_of_each_lane_and_no_clip_is_longer_than_the_longest_lane(
     settings, monkeypatch
 ):
     seen = []
@@ -72,7 +78,10 @@ def test_a_recurrent_peer_learns_what_only_the_past_tells(settings, toy_dataset,
     result = train(settings(recognizer={"name": "lstm", "d_hidden": 16, "clip_len": 40}, epochs=12))
     assert result.best["accuracy"] > 85  # always saying the longest phase gives about half
     model = sm.load(result.run / "best")
-    assert model.name == "lstm" and json.loads((result.run / "best" / "config.json").read_text())["recognizer"] == "lstm"
+    assert (
+        model.name == "lstm"
+        and json.loads((result.run / "best" / "config.json").read_text())["recognizer"] == "lstm"
+    )
     predictor = Predictor.open(str(result.run), toy_dataset, "val", tmp_path / "predictions", "cpu")
     written = predictor.predict(predictor.videos[0]).read_text().splitlines()
     video = predictor.videos[0]
@@ -86,7 +95,10 @@ def test_a_checkpoint_of_a_network_that_is_not_known_here_is_refused_and_imports
     sm.build("lstm", 4, 3, d_hidden=4).save(tmp_path)
     about = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**about, "recognizer": "antigravity:Flight"}))
-    with pytest.raises(CheckpointError, match=r"unknown recognizer 'antigravity:Flight'.*SURGICALMAMBA_RECOGNIZERS=module:Class"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"unknown recognizer 'antigravity:Flight'.*SURGICALMAMBA_RECOGNIZERS=module:Class",
+    ):
         sm.load(tmp_path)
     assert "antigravity" not in sys.modules
 
@@ -107,9 +119,13 @@ def test_a_network_of_ones_own_is_trained_and_predicts_by_naming_it_in_the_envir
 
     def run(*arguments):
         call = [sys.executable, "-m", "surgicalmamba", *arguments]
-        return subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
 
-    said = run("train", "recognizer=moving-average", f"data.path={toy_dataset}", "epochs=1", "run=run", "device=cpu")
+    said = run(
+        "train", "recognizer=moving-average", f"data.path={toy_dataset}", "epochs=1", "run=run", "device=cpu"
+    )
     assert said.returncode == 0, said.stderr
     said = run("predict", "run", "--data", str(toy_dataset), "--split", "val", "--out", "predictions")
     assert said.returncode == 0, said.stderr

@@ -13,7 +13,13 @@ from typing import Literal
 import numpy as np
 
 from surgicalmamba.data.adapters import ADAPTERS
-from surgicalmamba.data.adapters.base import FeatureAdapter, RowAdapter, VideoAdapter, get_adapter, match_files
+from surgicalmamba.data.adapters.base import (
+    FeatureAdapter,
+    RowAdapter,
+    VideoAdapter,
+    get_adapter,
+    match_files,
+)
 from surgicalmamba.data.adapters.custom import Custom, phases_file, read_description
 from surgicalmamba.data.labels import (
     PhaseVocabulary,

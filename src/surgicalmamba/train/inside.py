@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from surgicalmamba.core.rotation import faster_form, regram
+from surgicalmamba.eval.frame import average_precision
 from surgicalmamba.eval.pairs import BoolArray, FloatArray, IntArray
-from surgicalmamba.eval.probabilities import average_precision
 from surgicalmamba.eval.segments import BURST_REACH
 from surgicalmamba.model.recognizer import AnyRecognizer, Output
 from surgicalmamba.model.surgical_mamba import Rotator
