@@ -428,7 +428,7 @@ def test_the_command_leaves_results_and_figure_and_refreshes_its_section(folder)
     [
         ([], 2, "give either --data"),
         (["--data", "x", "--labels", "y"], 2, "give either --data"),
-        (["--data", "x", "--phases", "cholec80"], 2, "--phases and --fps go with --labels"),
+        (["--data", "x", "--phases", "cholec80"], 2, "--phases and --fps need --labels"),
         (["--labels", "y", "--theta", "1"], 2, "--theta 1 must lie between 0 and 1"),
         (["--labels", "y", "--fall", "0"], 2, "--fall 0 must be positive"),
         (["--labels", "absent", "--phases", "cholec80"], 1, "absent is not a folder"),
