@@ -45,8 +45,8 @@ def test_the_table_puts_two_trees_side_by_side(house):
     now = house.House({f"{house.PRODUCT}/live/": house.Size(9, 1200)}, {}, None)
     rows = house.sizes_table({"before": before, "now": now}).splitlines()
     assert rows[0] == "| Folder | modules before | modules now | lines before | lines now |"
-    assert f"| `{house.PRODUCT}/live/` | 0 | 9 | 0 | 1,200 |" in rows
-    assert f"| `{house.PRODUCT}/stream/` | 32 | 0 | 3,373 | 0 |" in rows
+    assert "| live/ | 0 | 9 | 0 | 1,200 |" in rows
+    assert "| stream/ | 32 | 0 | 3,373 | 0 |" in rows
     assert f"| **{house.PRODUCT}** | **32** | **9** | **3,373** | **1,200** |" in rows
 
 

@@ -295,7 +295,8 @@ def sizes_table(houses: dict[str, House]) -> str:
     for package in (PRODUCT, LAB):
         inside = [folder for folder in folders if folder.startswith(f"{package}/")]
         for folder in inside:
-            rows.append((f"`{folder}`", *_size_cells(house.sizes.get(folder, Size()) for house in named)))
+            short = folder.removeprefix(f"{package}/") or "outside folders"
+            rows.append((short, *_size_cells(house.sizes.get(folder, Size()) for house in named)))
         totals = (total(house.sizes, package) for house in named)
         rows.append((f"**{package}**", *(f"**{cell}**" for cell in _size_cells(totals))))
     columns = [f"{unit} {name}".strip() for unit in ("modules", "lines") for name in houses]
