@@ -372,7 +372,7 @@ class Spread:
         return cls(sum(known) / len(known), min(known), max(known))
 
     def verdict(self, trained: float) -> str:
-        """Where the trained value lies. Inside the range, training cannot be told from chance."""
+        """Where the trained value lies. Inside the range, training cannot be distinguished from chance."""
         if math.isnan(trained) or math.isnan(self.mean):
             return "not measured"
         if trained > self.high + ROUNDING:

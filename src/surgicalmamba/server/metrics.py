@@ -103,7 +103,7 @@ class Metrics:
             ("refused_total", "Messages refused, by reason.", self.refused),
             (
                 "record_differences_total",
-                "Estimates computed anew that did not equal the record.",
+                "Recomputed estimates that did not equal the record.",
                 self.differed,
             ),
             ("http_requests_total", "Requests answered, by status.", self.requests),

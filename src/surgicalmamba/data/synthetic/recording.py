@@ -2,8 +2,8 @@
 `videoNN.mp4` with `videoNN.txt`.
 
 Labels are rows `Frame<TAB>Phase`, one per frame of the video from 0, as in Cholec80. The same arguments give
-the same bytes: the encoder runs in one thread at a constant quantiser (no floating-point rate control), told
-to ignore what the processor could do better, and container and stream carry no date. `phases.yaml` comes
+the same bytes: the encoder runs in one thread at a constant quantiser (no floating-point rate control) and
+without instructions that only some processors have, and container and stream carry no date. `phases.yaml` comes
 last, so a folder without it is unfinished; the same call continues it."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -221,7 +221,7 @@ def _check(videos: int, seed: int, fps: int, workers: int) -> None:
 
 
 def _description(videos: int, seed: int, short: bool, fps: int) -> bytes:
-    """The content of phases.yaml. `generator` and what follows are told to a reader; preparing the folder
+    """The content of phases.yaml. `generator` and what follows are for people; preparing the folder
     does not need them."""
     fields = {
         "name": "synthetic",
