@@ -3,8 +3,8 @@
 
 Labels are rows `Frame<TAB>Phase`, one per frame of the video from 0, as in Cholec80. The same arguments give
 the same bytes: the encoder runs in one thread at a constant quantiser (no floating-point rate control) and
-without instructions that only some processors have, and container and stream carry no date. `phases.yaml` comes
-last, so a folder without it is unfinished; the same call continues it."""
+without instructions that only some processors have, and container and stream carry no date. `phases.yaml`
+comes last, so a folder without it is unfinished; the same call continues it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
