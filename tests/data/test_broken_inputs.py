@@ -279,7 +279,7 @@ def test_broken_input_gets_its_own_message_and_leaves_nothing_that_passes_check(
     assert len(spoken) == 1, stdout + stderr
     message = re.sub(r"[0-9]+", "0", spoken[0].replace(str(source), "").replace(str(out), ""))
     assert messages.setdefault(message, kind) == kind, (
-        f"{kind!r} and {messages[message]!r} are told in the same words: {message}"
+        f"{kind!r} and {messages[message]!r} have the same message: {message}"
     )
     if out.exists():
         code, stdout, stderr = run(monkeypatch, capsys, "check", str(out))

@@ -134,7 +134,7 @@ class PageRun:
             self._start_server(words, place)
             return
         if words[0] == "train" and not {"--resume", "--settings"} & set(words):
-            shutil.rmtree(self.folder / "runs", ignore_errors=True)  # a page that trains, trains anew
+            shutil.rmtree(self.folder / "runs", ignore_errors=True)  # a page that trains starts from nothing
         if not {"--resume", "--settings"} & set(words):
             words = [
                 *words,

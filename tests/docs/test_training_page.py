@@ -6,16 +6,15 @@ from pathlib import Path
 from typer.main import get_command
 
 from surgicalmamba.cli.main import app
-from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig, markdown_table, setting_rows
+from surgicalmamba.cli.train import settings_table
+from surgicalmamba.train.config import RELEASE_DIFFERENCES, TrainConfig, setting_rows
 from surgicalmamba.train.run import flatten
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 
 
 def test_the_table_of_settings_is_the_one_the_code_prints():
-    assert PAGE.split("## Every setting")[1].split("\n\n", 2)[2].strip() == markdown_table(
-        setting_rows(TrainConfig())
-    )
+    assert PAGE.split("## Every setting")[1].split("\n\n", 2)[2].strip() == settings_table()
 
 
 def test_every_setting_has_a_row_and_every_row_a_description():

@@ -107,16 +107,16 @@ def test_costs_are_those_at_published_sizes_where_they_were_measured(tools, robo
 def test_a_later_comparison_on_a_dataset_counts_for_its_networks_but_not_for_the_first(
     tools, robot, tmp_path
 ):
-    anew = finished(
-        tmp_path / "anew",
+    retrained = finished(
+        tmp_path / "retrained",
         "tools",
         {"ours": (71.0, 0, 0), "hmm": (60.0, 8.0, 14.0), "extra": (1.0, 60.0, 80.0)},
     )
-    overview = read_overview([tools, robot, anew])
+    overview = read_overview([tools, robot, retrained])
     assert overview.datasets == ("tools", "robot")
     scores = {name: network.strict_jaccard["tools"].jaccard for name, network in overview.networks.items()}
     assert scores == {"ours": 70.0, "tcn": 72.0, "hmm": 60.0}  # only what both datasets have
-    assert read_overview([tools, anew]).networks["extra"].strict_jaccard["tools"].standing == "behind"
+    assert read_overview([tools, retrained]).networks["extra"].strict_jaccard["tools"].standing == "behind"
 
 
 def test_a_dataset_may_be_given_another_name(tools, robot):

@@ -72,7 +72,7 @@ def test_gradients_flow_through_lanes_of_different_length():
     st.booleans(),
 )
 def test_a_cache_that_grows_in_place_leaves_every_earlier_one_as_it_was(calls, limit, in_inference_mode):
-    """Any of the caches so far may be gone on with, several times: each is what plain lists say, also
+    """Any of the caches so far may be continued, several times: each is what plain lists say, also
     after all calls."""
     with torch.inference_mode(in_inference_mode), torch.no_grad():
         histories, caches = [[]], [torch.zeros(1, 0, 1)]

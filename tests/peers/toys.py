@@ -41,7 +41,7 @@ class Sound(sm.Recognizer[ToyState]):
 
 
 class Forgets(Sound):
-    """Every call begins anew."""
+    """Every call starts without memory."""
 
     def temporal(self, features, state):
         output = super().temporal(features, state)
@@ -120,8 +120,8 @@ class RemembersFromTheStart(Sound):
 
 
 class ForgetsBeforeLongCalls(Sound):
-    """Right in steps, in short calls, and in one call from the start; a long call that goes on begins
-    anew."""
+    """Right in steps, in short calls, and in one call from the start; a long call that
+    continues a procedure starts without memory."""
 
     def temporal(self, features, state):
         return super().temporal(

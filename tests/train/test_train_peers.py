@@ -1,4 +1,4 @@
-"""Any recognizer is trained, gone on with, saved, loaded and predicted with by the same code as
+"""Any recognizer is trained, resumed, saved, loaded and predicted with by the same code as
 SurgicalMamba."""
 
 import json

@@ -35,9 +35,7 @@ def train(
     from surgicalmamba.train.config import TrainConfig
 
     if settings:
-        from surgicalmamba.train.config import markdown_table, setting_rows
-
-        typer.echo(markdown_table(setting_rows(TrainConfig())))
+        typer.echo(settings_table())
         return
 
     from surgicalmamba.train.distributed import leave_process
@@ -112,3 +110,12 @@ def _watcher() -> "Iterator[Watcher]":
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+def settings_table() -> str:
+    """Every setting with its default, as a Markdown table."""
+    from surgicalmamba.report.tables import markdown_table
+    from surgicalmamba.train.config import TrainConfig, setting_rows
+
+    rows = [[f"`{row.name}`", row.default, row.description] for row in setting_rows(TrainConfig())]
+    return "\n".join(markdown_table([["Setting", "Default", "What it is"], *rows]))

@@ -376,9 +376,3 @@ def setting_rows(section: Section, prefix: str = "") -> Iterator[SettingRow]:
 def _as_yaml(value: object) -> str:
     plain = list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n").strip()
-
-
-def markdown_table(rows: Iterator[SettingRow]) -> str:
-    """The rows as a Markdown table."""
-    lines = ["| Setting | Default | What it is |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| `{row.name}` | {row.default} | {row.description} |" for row in rows)])
